@@ -1,0 +1,2101 @@
+#!/usr/bin/env node
+// agent-chat - coding agents leave each other numbered messages in a folder, and wait for the answers
+//
+//   <root>/review/                          a channel: any folder with a _meta.json
+//   <root>/review/0007-alice-schema.md      a message: header, body; never changed once it is there
+//   <root>/review/.cursors/bob.txt          a cursor: which messages bob has been shown
+//   <root>/review/task-12.md                a task: open; renamed to task-12.CLAIMED-bob.md by its owner
+//   <root>/review/_seq.lock/<draft>         held for the milliseconds in which a number is handed out
+//
+// - A message appears whole or not at all: it is written and flushed inside the lock folder, then linked into place.
+// - The lock is fenced: who steals it takes the draft away, so a writer that slept through the theft has nothing left
+//   to publish and starts over. A number is never given twice, whoever stops or dies when.
+// - Every decision is made on one listing, taken after the cursor was read.
+// - Shown, then marked: a cursor takes a message in only after the system has taken its bytes.
+// - What cannot be done is said, with the command that mends it. SPEC.md has all of it in numbered clauses.
+
+// A Node that cannot strip types stops at this line and prints it.
+export type NeedsNode = "chat.ts needs Node 22.18 or later; on Node 20 use: npx agent-chat";
+
+import { isUtf8 } from "node:buffer";
+import fs from "node:fs";
+import os from "node:os";
+import path from "node:path";
+import { parseArgs } from "node:util";
+
+export const VERSION = "0.1.0";
+
+// ---- types ---------------------------------------------------------------------------------------------------------
+
+/** An agent's name in its one legal form: a-z, 0-9 and single hyphens, at most 40 characters (SPEC 3.1). */
+export type Name = string & { readonly __name: true };
+
+/** A folder of messages. */
+export interface Channel {
+  readonly root: string; // absolute
+  readonly name: string;
+  readonly path: string; // absolute
+}
+
+/** What `_meta.json` says of a channel. */
+export interface Meta {
+  readonly members: readonly string[]; // empty: open to all
+  readonly topic: string;
+  readonly created: string;
+  readonly problem: string | undefined; // why the file could not be understood
+}
+
+/** One message, with the keys that `--json` prints. */
+export interface Message {
+  readonly channel: string;
+  readonly seq: number; // its place in the channel, from 1
+  readonly file: string; // 0007-alice-schema.md
+  readonly path: string; // absolute
+  readonly from: string;
+  readonly to: readonly string[]; // empty: everybody
+  readonly reply_to: number | null;
+  readonly ts: string; // ISO-8601, local time with its offset
+  readonly status: string;
+  readonly title: string;
+  readonly body: string;
+}
+
+/** What to post. */
+export interface Outgoing {
+  readonly from: string;
+  readonly body: string;
+  readonly to?: readonly string[] | undefined; // none: the author of the message replied to, else everybody
+  readonly title?: string | undefined; // none: the first line of the body
+  readonly reply?: number | undefined; // the number of the message this answers
+  readonly status?: string | undefined; // a free label; none: discussion
+  readonly force?: boolean | undefined; // take recipients who are not known here
+}
+
+/** What was posted. */
+export interface Posted {
+  readonly message: Message;
+  readonly bytes: number; // of the body, as written
+  readonly lines: number;
+  readonly notes: readonly string[]; // what the sender should know
+}
+
+/** What one look at a channel found for one agent; give it to `mark` once it has been shown. */
+export interface Batch {
+  readonly channel: Channel;
+  readonly agent: Name;
+  readonly messages: readonly Message[]; // for the agent, and not shown yet
+  readonly passed: readonly Entry[]; // not shown yet, and not for the agent
+  readonly newest: number; // the highest number in the channel, 0: no messages
+  readonly shared: ReadonlySet<number>; // numbers that two messages have
+  readonly cursor: CursorFile;
+  readonly notes: readonly string[];
+}
+
+/** A task, taken. */
+export interface Claim {
+  readonly task: string; // its id: 12
+  readonly from: string; // task-12.md
+  readonly file: string; // task-12.CLAIMED-bob.md
+  readonly path: string; // absolute
+  readonly already: boolean; // it was the agent's before
+}
+
+/** How a blocking function is stopped: it rejects with the signal's reason. */
+export interface Blocking {
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** A file whose name is a message's name; whether it is a message, only its header tells. */
+export interface Entry {
+  readonly seq: number;
+  readonly file: string;
+}
+
+/** A set of shown messages: ranges of numbers, and file names where a number is shared (SPEC 6.2). */
+export interface Cursor {
+  readonly ranges: readonly (readonly [number, number])[]; // ascending, apart
+  readonly files: ReadonlySet<string>;
+}
+
+/** A cursor as it was found on disk. */
+export interface CursorFile {
+  readonly text: string | undefined; // undefined: there is none
+  readonly cursor: Cursor; // empty where the text is not believed
+  readonly moved: Date | undefined;
+  readonly problem: string | undefined; // why the text is not believed
+}
+
+type Finding =
+  | { readonly kind: "message"; readonly message: Message }
+  | { readonly kind: "odd"; readonly reason: string } // not a message: neither blocks nor counts
+  | { readonly kind: "unreadable"; readonly reason: string } // perhaps a message: its number is not given again
+  | { readonly kind: "gone" };
+
+// ---- errors --------------------------------------------------------------------------------------------------------
+
+const EXIT = {
+  usage: 64,
+  bad_name: 64,
+  bad_value: 64,
+  no_name: 64,
+  timeout: 2,
+  taken: 3,
+  no_channel: 1,
+  channel_exists: 1,
+  no_message: 1,
+  no_task: 1,
+  unknown_recipient: 1,
+  only_self: 1,
+  no_body: 1,
+  bad_body: 1,
+  too_big: 1,
+  locked: 1,
+  gone: 1,
+  orphaned: 1,
+  closed: 1,
+  no_access: 1,
+  no_space: 1,
+  io: 1,
+  sighup: 129,
+  sigint: 130,
+  sigterm: 143,
+} as const;
+
+/** The stable codes of `ChatError`; SPEC 8.3 lists them. */
+export type ErrorCode = keyof typeof EXIT;
+
+/** Thrown for everything that could not be done: a stable `code`, a sentence, and the one command that mends it. */
+export class ChatError extends Error {
+  readonly code: ErrorCode;
+  readonly remedy: string | undefined;
+
+  constructor(code: ErrorCode, message: string, remedy?: string) {
+    super(message);
+    this.name = "ChatError";
+    this.code = code;
+    this.remedy = remedy;
+  }
+}
+
+function isCode(error: unknown, ...codes: string[]): boolean {
+  return error instanceof Error && codes.includes((error as NodeJS.ErrnoException).code ?? "");
+}
+
+const NO_ACCESS = "choose a root you may write (--root DIR inside the workspace), or allow this folder in the sandbox";
+const SYSTEM: Readonly<Record<string, readonly [ErrorCode, string]>> = {
+  EACCES: ["no_access", NO_ACCESS],
+  EPERM: ["no_access", NO_ACCESS],
+  EROFS: ["no_access", NO_ACCESS],
+  ENOSPC: ["no_space", "free some space, then run it again"],
+  EDQUOT: ["no_space", "free some space, then run it again"],
+  EMFILE: ["io", "raise the limit of open files (ulimit -n), then run it again"],
+};
+
+/** Says of a system error what could not be done; every other error passes as it is. */
+function explained(error: unknown, what: string): unknown {
+  const { syscall, code = "", path: file, message } = error as NodeJS.ErrnoException;
+  if (!(error instanceof Error) || error instanceof ChatError || syscall === undefined) return error;
+  const reason = message.replace(/^\w+: /, "").split(", ")[0];
+  const where = file === undefined ? "" : ` ${quoted(file)}`;
+  const [known, remedy] = SYSTEM[code] ?? ["io", "run it again"];
+  return new ChatError(known, `could not ${what}: ${reason} (${code}, ${syscall}${where})`, remedy);
+}
+
+function explaining<T>(what: string, body: () => T): T {
+  try {
+    return body();
+  } catch (error) {
+    throw explained(error, what);
+  }
+}
+
+async function explainingLater<T>(what: string, body: () => Promise<T>): Promise<T> {
+  try {
+    return await body();
+  } catch (error) {
+    throw explained(error, what);
+  }
+}
+
+/** Text that may hold anything, for one line of talk: quoted, and nothing in it acts on a terminal. */
+function quoted(text: string): string {
+  return `"${visible(text).replace(/\n/g, "\\n")}"`;
+}
+
+/** Shows control characters, and those that turn text around, instead of obeying them; tab and newline stay. */
+function visible(text: string): string {
+  return text
+    .replace(/\r\n/g, "\n")
+    .replace(/[\x00-\x08\x0b-\x1f\x7f-\x9f]/g, (c) => `\\x${c.charCodeAt(0).toString(16).padStart(2, "0")}`)
+    .replace(/[\u2028-\u202e\u2066-\u2069]/g, (c) => `\\u${c.charCodeAt(0).toString(16)}`);
+}
+
+/** A word as a shell would need it typed. */
+function shellWord(text: string): string {
+  return /^[\w@%+=:,./~-]+$/.test(text) ? text : `'${text.replace(/'/g, "'\\''")}'`;
+}
+
+// ---- names ---------------------------------------------------------------------------------------------------------
+
+const NAME_MAX = 40; // so that the file name of a message stays under every limit
+const CHANNEL_MAX = 64;
+const DEVICE = /^(con|prn|aux|nul|com\d|lpt\d)(\.|$)/i; // Windows opens a device for these, with any ending
+
+/** The form in which names are compared: no leading @, no case, no space around. */
+function foldName(text: string): string {
+  return text.trim().replace(/^@/, "").toLowerCase();
+}
+
+/**
+ * The one form of an agent's name (SPEC 3.1): a leading `@` is dropped and case is folded, all else is refused.
+ * Throws `bad_name` with the nearest legal form.
+ */
+export function parseName(what: string, text: string): Name {
+  const name = foldName(text);
+  if (/^[a-z0-9]+(-[a-z0-9]+)*$/.test(name) && name.length <= NAME_MAX && !DEVICE.test(name) && name !== "all") {
+    return name as Name;
+  }
+  const near = asciiSlug(name, NAME_MAX);
+  const mend = near === "" || near === "all" || DEVICE.test(near) ? undefined : `use ${quoted(near)}`;
+  const rule = `use a-z, 0-9 and single hyphens, at most ${NAME_MAX}`;
+  throw new ChatError("bad_name", `${what} ${quoted(text)} is not a name of an agent: ${rule}`, mend);
+}
+
+function asciiSlug(text: string, max: number): string {
+  const plain = text.normalize("NFKD").replace(/[\u0300-\u036f]/g, "").toLowerCase();
+  return plain.replace(/[^a-z0-9]+/g, "-").replace(/^-+/, "").slice(0, max).replace(/-+$/, "");
+}
+
+/** Whether a word is one path segment that every system can keep (SPEC 3.3). */
+function isSafeSegment(text: string): boolean {
+  return !/[/\\:*?"<>|\x00-\x1f\x7f]|^[._ -]|[. ]$|^$/.test(text) && !DEVICE.test(text) && Buffer.byteLength(text) <= 200;
+}
+
+function parseNewChannel(text: string): string {
+  const name = foldName(text);
+  if (/^[a-z0-9]+([._-][a-z0-9]+)*$/.test(name) && name.length <= CHANNEL_MAX && isSafeSegment(name)) return name;
+  const near = asciiSlug(name, CHANNEL_MAX);
+  const rule = `use a-z, 0-9 and single . _ or - inside, at most ${CHANNEL_MAX}`;
+  const mend = near === "" || !isSafeSegment(near) ? undefined : `agent-chat init ${near}`;
+  throw new ChatError("bad_name", `${quoted(text)} is not a name for a channel: ${rule}`, mend);
+}
+
+/** The known word that is nearest to a mistyped one, if one is near. */
+function nearest(word: string, known: Iterable<string>): string | undefined {
+  const scored = [...known].map((k) => [distance(word, k), k] as const).sort((a, b) => a[0] - b[0]);
+  const best = scored[0];
+  return best !== undefined && best[0] <= Math.max(1, Math.floor(word.length / 3)) ? best[1] : undefined;
+}
+
+/** Edit distance; two letters that changed places count once. */
+function distance(a: string, b: string): number {
+  let [before, row] = [[] as number[], Array.from({ length: b.length + 1 }, (_, j) => j)];
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= b.length; j++) {
+      const swap = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1] ? before[j - 2]! + 1 : Infinity;
+      const change = row[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1);
+      next.push(Math.min(row[j]! + 1, next[j - 1]! + 1, change, swap));
+    }
+    [before, row] = [row, next];
+  }
+  return row[b.length]!;
+}
+
+// ---- message text --------------------------------------------------------------------------------------------------
+
+const BODY_MAX = 1024 * 1024; // bytes
+const TITLE_FROM_BODY = 72; // characters of a title taken from the body
+
+/** Every character that some reader takes for a line break; a header value holds none of them (SPEC 4.4). */
+const LINE_BREAKS = /[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+/g;
+
+function oneLine(text: string): string {
+  return text.replace(LINE_BREAKS, " ").toWellFormed();
+}
+
+/** A header value as a YAML scalar: quoted only where a YAML reader would take it for something else (SPEC 4.5). */
+function formatValue(text: string): string {
+  if (!needsQuotes(text)) return text;
+  return JSON.stringify(text).replace(/[\x7f-\x9f\ufeff\ufffe\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+const YAML_WORD = /^(~|null|true|false|yes|no|on|off|y|n|=|<<)$/i;
+const YAML_NUMBER = /^[-+]?(0b[01_]+|0o?[0-7_]+|0x[\da-f_]+|\d[\d_]*(:[0-5]?\d)*(\.[\d_]*)?(e[-+]?\d+)?|\.\d[\d_]*(e[-+]?\d+)?|\.inf|\.nan)$/i;
+const YAML_DATE = /^\d{4}-\d\d?-\d\d?([t\s].*)?$/i;
+
+function needsQuotes(text: string): boolean {
+  if (text === "" || text !== text.trim()) return true;
+  if (/^[-?:](\s|$)|^[,[\]{}#&*!|>'"%@`]|^(---|\.\.\.)|:(\s|$)|\s#/.test(text)) return true;
+  if (/[\x00-\x1f\x7f-\x9f\ufeff\ufffe\uffff]/.test(text)) return true;
+  return YAML_WORD.test(text) || YAML_NUMBER.test(text) || YAML_DATE.test(text);
+}
+
+/** Only what `formatValue` would have quoted is unquoted: the reference writes `"q"` and means the quotes. */
+function parseValue(text: string): string {
+  if (!/^".*"$/.test(text)) return text;
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === "string" && formatValue(value) === text ? value : text;
+  } catch {
+    return text; // not a quoted scalar of ours: the text is the value
+  }
+}
+
+function formatMessage(message: Message): string {
+  const { seq, from, to, reply_to, channel, ts, status, title, body } = message;
+  const head = ["---", `seq: ${seq}`, `from: ${from}`, `to: ${to.join(", ") || "all"}`];
+  if (reply_to !== null) head.push(`reply_to: ${reply_to}`);
+  head.push(`channel: ${formatValue(channel)}`, `ts: ${ts}`, `status: ${formatValue(status)}`, `title: ${formatValue(title)}`, "---");
+  return `${head.join("\n")}\n${body}${body.endsWith("\n") ? "" : "\n"}`;
+}
+
+/** The header's fields and the body, or undefined where the text does not start with a closed header (SPEC 4.2). */
+function splitMessage(text: string): { fields: Map<string, string>; body: string } | undefined {
+  const fields = new Map<string, string>();
+  for (let at = text.startsWith("\ufeff") ? 1 : 0, count = 0; at < text.length; count++) {
+    const newline = text.indexOf("\n", at);
+    const end = newline < 0 ? text.length : newline;
+    const line = text.slice(at, end).trim();
+    at = end + 1;
+    if (line === "---" && count > 0) return { fields, body: text.slice(at) };
+    if (count === 0 && line !== "---") return undefined;
+    const colon = line.indexOf(":");
+    const key = line.slice(0, Math.max(0, colon)).trim();
+    if (colon > 0 && !fields.has(key)) fields.set(key, parseValue(line.slice(colon + 1).trim()));
+  }
+  return undefined;
+}
+
+function parseRecipients(text: string): string[] {
+  const words = text.trim().replace(/^\[(.*)\]$/, "$1").split(",");
+  const names = words.map((word) => foldName(word.trim().replace(/^(["'])(.*)\1$/, "$2")));
+  return names.some((name) => name === "all" || name === "*") ? [] : [...new Set(names.filter((name) => name !== ""))];
+}
+
+/** A message from its text, or why the text is not that message. */
+function parseMessage(channel: Channel, { seq, file }: Entry, text: string): Message | string {
+  const split = splitMessage(text);
+  if (split === undefined) return "has no closed header (half-written?)";
+  const get = (key: string): string => split.fields.get(key) ?? "";
+  if (!/^\d{1,16}$/.test(get("seq"))) return "has a header without a seq";
+  if (Number(get("seq")) !== seq) return `has a header that says seq ${Number(get("seq"))}`;
+  const reply = /^#?(\d{1,15})$/.exec(get("reply_to"));
+  return {
+    channel: channel.name,
+    seq,
+    file,
+    path: path.join(channel.path, file),
+    from: foldName(get("from")),
+    to: parseRecipients(get("to")),
+    reply_to: reply === null ? null : Number(reply[1]),
+    ts: get("ts"),
+    status: get("status"),
+    title: get("title"),
+    body: split.body,
+  };
+}
+
+/** Local time with its offset, to the second: 2026-11-29T14:03:22+01:00. */
+function timestamp(now = new Date()): string {
+  const two = (n: number): string => String(Math.floor(Math.abs(n))).padStart(2, "0");
+  const offset = -now.getTimezoneOffset();
+  const date = `${now.getFullYear()}-${two(now.getMonth() + 1)}-${two(now.getDate())}`;
+  const time = `${two(now.getHours())}:${two(now.getMinutes())}:${two(now.getSeconds())}`;
+  return `${date}T${time}${offset < 0 ? "-" : "+"}${two(offset / 60)}:${two(offset % 60)}`;
+}
+
+/** A body as it may be posted, or `no_body`, `bad_body`, `too_big` (SPEC 4.6). */
+function checkBody(text: string): string {
+  const body = text.replace(/^\ufeff/, "");
+  const size = Buffer.byteLength(body);
+  if (body.trim() === "") throw new ChatError("no_body", "the body is blank: nothing was posted", "agent-chat post --help");
+  if (body.includes("\0")) throw new ChatError("bad_body", "the body holds a NUL byte: nothing was posted", "send text, or a path to the file");
+  if (!body.isWellFormed()) throw new ChatError("bad_body", "the body is not valid Unicode: nothing was posted");
+  if (size > BODY_MAX) {
+    throw new ChatError("too_big", `the body has ${size} bytes, more than ${BODY_MAX}: nothing was posted`, "post a path to the file instead");
+  }
+  return body;
+}
+
+/** Text from the bytes of a file or a pipe: UTF-8, or UTF-16 that says so; throws `bad_body` for anything else. */
+function decodeBody(bytes: Uint8Array): string {
+  const mark = `${bytes[0]},${bytes[1]}`;
+  if (mark === "255,254" || mark === "254,255") {
+    return new TextDecoder(mark === "255,254" ? "utf-16le" : "utf-16be").decode(bytes);
+  }
+  if (isUtf8(bytes)) return Buffer.from(bytes).toString("utf8");
+  throw new ChatError("bad_body", "the body is not valid UTF-8: nothing was posted", "convert it first: iconv -f latin1 -t utf-8");
+}
+
+function titleFrom(body: string): string {
+  const line = body.split(/[\r\n]/).find((text) => text.trim() !== "") ?? "";
+  const text = oneLine(line).replace(/^\s*#+\s+/, "").trim();
+  const letters = [...text];
+  return letters.length <= TITLE_FROM_BODY ? text : `${letters.slice(0, TITLE_FROM_BODY - 1).join("").trimEnd()}…`;
+}
+
+// ---- files ---------------------------------------------------------------------------------------------------------
+
+const TRIES = 5; // of a step that Windows refuses for a moment while another process has the file open
+
+function nonce(): string {
+  return Math.random().toString(36).slice(2, 12).padEnd(10, "0");
+}
+
+function absolute(folder: string): string {
+  return path.resolve(folder.replace(/^~(?=$|[/\\])/, os.homedir()));
+}
+
+/** Repeats a rename, link or removal that a virus scanner or indexer got in the way of; the last failure is thrown. */
+function persistently<T>(step: () => T): T {
+  for (let left = TRIES; ; left--) {
+    try {
+      return step();
+    } catch (error) {
+      if (left <= 1 || !isCode(error, "EBUSY", "EPERM", "EACCES") || process.platform !== "win32") throw error;
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 10);
+    }
+  }
+}
+
+function writeAll(fd: number, text: string): void {
+  const bytes = Buffer.from(text);
+  for (let done = 0; done < bytes.length; ) done += fs.writeSync(fd, bytes, done, bytes.length - done, done);
+}
+
+/** The bytes of a regular file; never follows a link, never waits on a pipe. Throws the system's error. */
+function readRegular(file: string): { bytes: Buffer; modified: Date } | "folder" | "link" | "special" {
+  const { O_RDONLY, O_NOFOLLOW = 0, O_NONBLOCK = 0 } = fs.constants;
+  let fd: number;
+  try {
+    fd = fs.openSync(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  } catch (error) {
+    if (isCode(error, "ELOOP", "EMLINK")) return "link";
+    if (isCode(error, "ENXIO", "EOPNOTSUPP")) return "special"; // a socket
+    if (isCode(error, "EISDIR")) return "folder";
+    throw error;
+  }
+  try {
+    const stat = fs.fstatSync(fd);
+    if (!stat.isFile()) return stat.isDirectory() ? "folder" : "special";
+    return { bytes: fs.readFileSync(fd), modified: stat.mtime };
+  } finally {
+    fs.closeSync(fd);
+  }
+}
+
+/** Puts a finished file under a name that must not exist; throws EEXIST. `from` is the arbiter: gone means stolen. */
+function moveIntoPlace(from: string, to: string): void {
+  try {
+    fs.linkSync(from, to);
+  } catch (error) {
+    if (!isCode(error, "EPERM", "ENOSYS", "ENOTSUP", "EOPNOTSUPP", "EMLINK", "EXDEV", "EINVAL")) throw error;
+    moveWithoutLinks(from, to);
+  }
+}
+
+/** Where there are no hard links: an empty file reserves the name, and only who made it may put the whole over it. */
+function moveWithoutLinks(from: string, to: string): void {
+  fs.closeSync(fs.openSync(to, "wx"));
+  try {
+    persistently(() => fs.renameSync(from, to));
+  } catch (error) {
+    fs.unlinkSync(to);
+    throw error;
+  }
+}
+
+/** Asks the disk to keep a folder's entries; false where it would not say so. Windows has no such call. */
+function flushFolder(folder: string): boolean {
+  if (process.platform === "win32") return true;
+  try {
+    const fd = fs.openSync(folder, "r");
+    try {
+      fs.fsyncSync(fd);
+    } finally {
+      fs.closeSync(fd);
+    }
+    return true;
+  } catch (error) {
+    return isCode(error, "EINVAL", "ENOTSUP", "EOPNOTSUPP"); // a file system that keeps them by itself
+  }
+}
+
+function removeIfPresent(remove: (file: string) => void, file: string): void {
+  try {
+    persistently(() => remove(file));
+  } catch (error) {
+    if (!isCode(error, "ENOENT", "ENOTEMPTY", "EEXIST", "ENOTDIR")) throw error;
+  }
+}
+
+function sleep(ms: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const stop = (): void => {
+      clearTimeout(timer);
+      reject(signal?.reason);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", stop);
+      resolve();
+    }, ms);
+    if (signal?.aborted) stop();
+    else signal?.addEventListener("abort", stop, { once: true });
+  });
+}
+
+// ---- lock ----------------------------------------------------------------------------------------------------------
+
+const STALE_MS = 5_000; // a writer holds the lock for milliseconds; one that stands this long has stopped
+const PATIENCE_MS = 20_000; // longer than stale, or one crash would fail everybody else
+const RETRY_MS = 24; // at most, and at least 1
+const HOST = os.hostname().replace(/[^A-Za-z0-9-]+/g, "-").slice(0, 60) || "host";
+
+/** The file in the lock folder that shows whose lock it is, and holds what is about to be published. */
+interface Draft {
+  readonly lock: string;
+  readonly path: string;
+  readonly fd: number;
+}
+
+/** How long a lock has stood unchanged, on this process's monotonic clock. */
+interface Sight {
+  look: string;
+  since: number;
+}
+
+/**
+ * Runs `body` while holding the lock (SPEC 5.1 to 5.5). What it decides must be carried out from the draft, or by a
+ * rename followed by `assertHeld`: once the lock was stolen these fail, and `body` is run again under a new lock.
+ * Throws `locked` after 20 s, naming the path to remove.
+ */
+async function withLock<T>(lock: string, signal: AbortSignal | undefined, body: (draft: Draft) => T): Promise<T> {
+  const deadline = performance.now() + PATIENCE_MS;
+  const sight: Sight = { look: "", since: 0 };
+  for (;;) {
+    signal?.throwIfAborted();
+    const draft = takeLock(lock);
+    if (draft === undefined) {
+      if (isStale(lock, sight)) steal(lock);
+    } else {
+      try {
+        return body(draft);
+      } catch (error) {
+        if (!isCode(error, "ENOENT") || isHeld(draft)) throw error;
+      } finally {
+        release(draft);
+      }
+    }
+    if (performance.now() >= deadline) {
+      const held = `the lock ${quoted(lock)} was not free for ${PATIENCE_MS / 1000} s`;
+      throw new ChatError("locked", held, `rm -r ${shellWord(lock)}`);
+    }
+    await sleep(1 + Math.random() * RETRY_MS, signal);
+  }
+}
+
+/** Makes the lock folder and a draft in it; undefined where somebody else has it. */
+function takeLock(lock: string): Draft | undefined {
+  try {
+    fs.mkdirSync(lock);
+  } catch (error) {
+    if (isCode(error, "EEXIST") || (process.platform === "win32" && isCode(error, "EPERM", "EBUSY"))) return undefined;
+    if (isCode(error, "ENOENT")) throw new ChatError("gone", `the folder ${path.dirname(lock)} is gone`, "agent-chat channels");
+    throw error;
+  }
+  const draft = openDraft(lock);
+  if (draft === undefined) return undefined;
+  try {
+    if (draftsIn(lock).every((name) => name === path.basename(draft.path))) return draft;
+  } catch (error) {
+    release(draft);
+    throw error;
+  }
+  // A former holder's late rmdir took our empty folder away, another writer made it anew, and we met in there.
+  release(draft);
+  return undefined;
+}
+
+function openDraft(lock: string): Draft | undefined {
+  const file = path.join(lock, `${HOST}.${process.pid}.${nonce()}.draft`);
+  try {
+    return { lock, path: file, fd: fs.openSync(file, "wx") };
+  } catch (error) {
+    if (isCode(error, "ENOENT")) return undefined; // the folder is gone: a former holder's late rmdir
+    removeIfPresent(fs.rmdirSync, lock);
+    throw error;
+  }
+}
+
+function draftsIn(lock: string): string[] {
+  try {
+    return fs.readdirSync(lock).filter((name) => name.endsWith(".draft"));
+  } catch (error) {
+    if (isCode(error, "ENOENT")) return [];
+    throw error;
+  }
+}
+
+/** Lets go of the lock, if it is still ours. Never fails: what is done is done, and what stays is stolen soon. */
+function release(draft: Draft): void {
+  for (const step of [() => fs.closeSync(draft.fd), () => fs.unlinkSync(draft.path), () => fs.rmdirSync(draft.lock)]) {
+    for (let left = TRIES; left > 0; left--) {
+      try {
+        step();
+        break;
+      } catch (error) {
+        if (isCode(error, "ENOENT", "ENOTEMPTY", "EEXIST", "EBADF")) break;
+      }
+    }
+  }
+}
+
+function isHeld(draft: Draft): boolean {
+  return fs.existsSync(draft.path);
+}
+
+/** After a rename decided under the lock: was the lock ours all the time? If not, the decision is made again. */
+function assertHeld(draft: Draft): void {
+  if (!isHeld(draft)) throw Object.assign(new Error("the lock was stolen"), { code: "ENOENT" });
+}
+
+/** Stale: its writers are dead on this host, or it has stood unchanged for 5 s while we watched (SPEC 5.4). */
+function isStale(lock: string, sight: Sight): boolean {
+  const stat = fs.lstatSync(lock, { bigint: true, throwIfNoEntry: false });
+  if (stat === undefined) return false;
+  const drafts = stat.isDirectory() ? draftsIn(lock) : [];
+  if (drafts.length > 0 && drafts.every(isDead)) return true;
+  const look = `${stat.ino} ${stat.mtimeNs} ${drafts.join(" ")}`;
+  if (look !== sight.look) Object.assign(sight, { look, since: performance.now() });
+  return performance.now() - sight.since >= STALE_MS;
+}
+
+function isDead(draft: string): boolean {
+  const [host, pid] = draft.split(".");
+  return host === HOST && /^\d+$/.test(pid ?? "") && !isAlive(Number(pid));
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    return process.kill(pid, 0);
+  } catch (error) {
+    return !isCode(error, "ESRCH");
+  }
+}
+
+/** Takes a lock away, with the drafts in it: one rename, so that of two thieves one finds nothing. */
+function steal(lock: string): void {
+  const grave = `${lock}.${nonce()}`;
+  try {
+    persistently(() => fs.renameSync(lock, grave));
+    const folder = path.dirname(lock);
+    const graves = fs.readdirSync(folder).filter((name) => name.startsWith(`${path.basename(lock)}.`));
+    for (const name of graves) fs.rmSync(path.join(folder, name), { recursive: true, force: true });
+  } catch (error) {
+    // What cannot be taken away is waited for; the deadline's error names it.
+    if (!isCode(error, "ENOENT", "EACCES", "EPERM", "EBUSY", "EROFS", "ENOTEMPTY")) throw error;
+  }
+}
+
+// ---- channels ------------------------------------------------------------------------------------------------------
+
+const IGNORED = "# agent-chat: this machine's, never committed\n_seq.lock*\n.cursors/*.lock*\n.cursors/*.wait\n";
+const ATTRIBUTES = "# agent-chat: a message is bytes, not text to convert\n*.md -text\n";
+
+const metaPath = (folder: string): string => path.join(folder, "_meta.json");
+const numberLock = (channel: Channel): string => path.join(channel.path, "_seq.lock");
+
+function isChannel(folder: string): boolean {
+  try {
+    return fs.lstatSync(metaPath(folder)).isFile();
+  } catch (error) {
+    if (isCode(error, "ENOENT", "ENOTDIR")) return false;
+    throw error;
+  }
+}
+
+/** All channels of a root, by name; none where the root does not exist. Throws `no_access` or `io`. */
+export function listChannels(root: string): Channel[] {
+  return explaining(`list the channels of ${quoted(root)}`, () => {
+    try {
+      const names = fs.readdirSync(root).filter((name) => isSafeSegment(name) && isChannel(path.join(root, name)));
+      return names.sort().map((name) => ({ root, name, path: path.join(root, name) }));
+    } catch (error) {
+      if (isCode(error, "ENOENT")) return [];
+      throw error;
+    }
+  });
+}
+
+/**
+ * Finds a channel by its name, which may be any safe path segment, in the given or in folded case (SPEC 3.3).
+ * `root` is made absolute. Throws `bad_name`, or `no_channel` with the channels there are.
+ */
+export function openChannel(root: string, name: string): Channel {
+  const base = absolute(root);
+  if (!isSafeSegment(name)) throw new ChatError("bad_name", `${quoted(name)} is not a name of a channel`, "agent-chat channels");
+  const found = explaining(`open channel ${quoted(name)}`, () => [name, foldName(name)].find((n) => isChannel(path.join(base, n))));
+  if (found !== undefined) return { root: base, name: found, path: path.join(base, found) };
+  const known = listChannels(base).map((channel) => channel.name);
+  const near = nearest(foldName(name), known);
+  const there = known.length === 0 ? "there are none" : `there are: ${known.join(", ")}`;
+  const mend = near === undefined ? `agent-chat init ${shellWord(name)} --root ${shellWord(base)}` : `use ${quoted(near)}`;
+  throw new ChatError("no_channel", `no channel ${quoted(name)} in ${base}; ${there}`, mend);
+}
+
+/** What a channel says of itself; a damaged `_meta.json` reads as an open channel, with `problem` saying why. */
+export function readMeta(channel: Channel): Meta {
+  const nothing: Meta = { members: [], topic: "", created: "", problem: undefined };
+  return explaining(`read ${quoted(metaPath(channel.path))}`, () => {
+    const found = readRegular(metaPath(channel.path));
+    if (typeof found === "string") return { ...nothing, problem: `is a ${found}` };
+    try {
+      const { members, topic, created } = JSON.parse(found.bytes.toString().replace(/^\ufeff/, "")) as Record<string, unknown>;
+      const names = Array.isArray(members) ? members.filter((m): m is string => typeof m === "string" && m.trim() !== "") : [];
+      return { ...nothing, members: [...new Set(names.map(foldName))], topic: String(topic ?? ""), created: String(created ?? "") };
+    } catch {
+      return { ...nothing, problem: "is not a JSON object" };
+    }
+  });
+}
+
+/** A line of talk for a `_meta.json` that could not be understood. */
+function metaNotes(channel: Channel, meta: Meta): string[] {
+  return meta.problem === undefined ? [] : [`${quoted(metaPath(channel.path))} ${meta.problem}: the channel is taken as open`];
+}
+
+/**
+ * Makes a channel, and its root where there is none. Names are folded to their legal form.
+ * Throws `bad_name`, or `channel_exists`.
+ */
+export async function createChannel(
+  root: string,
+  name: string,
+  { members = [], topic = "", signal }: Blocking & { members?: readonly string[]; topic?: string } = {},
+): Promise<Channel> {
+  const base = absolute(root);
+  const legal = parseNewChannel(name);
+  const channel: Channel = { root: base, name: legal, path: path.join(base, legal) };
+  const names = [...new Set(members.map((member) => parseName("member", member)))];
+  const text = JSON.stringify({ channel: legal, members: names, topic: oneLine(topic), created: timestamp() }, null, 2);
+  await explainingLater(`create channel ${quoted(legal)}`, async () => {
+    fs.mkdirSync(path.join(channel.path, ".cursors"), { recursive: true });
+    writeIfAbsent(path.join(base, ".gitignore"), IGNORED);
+    writeIfAbsent(path.join(base, ".gitattributes"), ATTRIBUTES);
+    await withLock(numberLock(channel), signal, (draft) => placeMeta(channel, draft, text));
+    flushFolder(channel.path);
+  });
+  return channel;
+}
+
+function placeMeta(channel: Channel, draft: Draft, text: string): void {
+  writeAll(draft.fd, `${text}\n`);
+  fs.fsyncSync(draft.fd);
+  try {
+    moveIntoPlace(draft.path, metaPath(channel.path));
+  } catch (error) {
+    if (!isCode(error, "EEXIST")) throw error;
+    const mend = `agent-chat roster ${channel.name} --root ${shellWord(channel.root)}`;
+    throw new ChatError("channel_exists", `channel ${quoted(channel.name)} already exists at ${channel.path}`, mend);
+  }
+}
+
+function writeIfAbsent(file: string, text: string): void {
+  try {
+    fs.writeFileSync(file, text, { flag: "wx" });
+  } catch (error) {
+    if (!isCode(error, "EEXIST")) throw error;
+  }
+}
+
+// ---- messages ------------------------------------------------------------------------------------------------------
+
+const ENTRY = /^(\d{4}|[1-9]\d{4,14})-[a-z0-9][a-z0-9-]*\.md$/;
+const ALMOST = /^\d+.*\.md$/s; // looks like a message, and is named when it is none
+
+/** What one look into a channel's folder found: names only. */
+export interface Listing {
+  readonly entries: readonly Entry[]; // by number, then by name
+  readonly strays: readonly string[]; // almost messages
+}
+
+/**
+ * The one place that lists a channel's messages. A folder's listing is no snapshot: an entry added behind the reader's
+ * position is missed while a later one is seen; so where numbers are missing, it looks once more (SPEC 5.7).
+ * Throws `gone` where the folder is no longer there.
+ */
+export function listMessages(channel: Channel): Listing {
+  const names = new Set(listNames(channel));
+  let entries = parseEntries(names);
+  const distinct = new Set(entries.map((entry) => entry.seq)).size;
+  if (distinct < (entries.at(-1)?.seq ?? 0)) {
+    for (const name of listNames(channel)) names.add(name);
+    entries = parseEntries(names);
+  }
+  const strays = [...names].filter((name) => ALMOST.test(name) && !ENTRY.test(name));
+  return { entries, strays };
+}
+
+function listNames(channel: Channel): string[] {
+  try {
+    return fs.readdirSync(channel.path);
+  } catch (error) {
+    if (!isCode(error, "ENOENT", "ENOTDIR")) throw explained(error, `list ${quoted(channel.path)}`);
+    throw new ChatError("gone", `the channel's folder ${channel.path} is gone`, "agent-chat channels");
+  }
+}
+
+function parseEntries(names: Iterable<string>): Entry[] {
+  const entries: Entry[] = [];
+  for (const file of names) {
+    const match = ENTRY.exec(file);
+    if (match !== null && Number(match[1]) > 0) entries.push({ seq: Number(match[1]), file });
+  }
+  return entries.sort((a, b) => a.seq - b.seq || (a.file < b.file ? -1 : 1));
+}
+
+/** Opens a file that has a message's name: a message only if it is a regular file whose closed header agrees. */
+function inspect(channel: Channel, entry: Entry): Finding {
+  try {
+    const found = readRegular(path.join(channel.path, entry.file));
+    if (typeof found === "string") return { kind: "odd", reason: `is a ${found === "special" ? "special file" : found}` };
+    const message = parseMessage(channel, entry, found.bytes.toString());
+    return typeof message === "string" ? { kind: "odd", reason: message } : { kind: "message", message };
+  } catch (error) {
+    if (isCode(error, "ENOENT")) return { kind: "gone" };
+    return { kind: "unreadable", reason: `could not be read (${(error as NodeJS.ErrnoException).code ?? String(error)})` };
+  }
+}
+
+/** The highest number in use, 0 for none: a file that only claims a high number does not count (SPEC 5.6). */
+function highest(channel: Channel, entries: readonly Entry[]): number {
+  for (let i = entries.length - 1; i >= 0; i--) {
+    const { kind } = inspect(channel, entries[i]!);
+    if (kind === "message" || kind === "unreadable") return entries[i]!.seq;
+  }
+  return 0;
+}
+
+function findMessages(channel: Channel, seq: number): Message[] {
+  const found = listMessages(channel).entries.filter((entry) => entry.seq === seq).map((entry) => inspect(channel, entry));
+  return found.flatMap((finding) => (finding.kind === "message" ? [finding.message] : []));
+}
+
+/** The last `count` messages, oldest first, and notes on what only looks like one. Marks nothing. */
+export function lastMessages(channel: Channel, count: number): { messages: Message[]; notes: string[] } {
+  return lastOf(channel, listMessages(channel), count);
+}
+
+function lastOf(channel: Channel, { entries, strays }: Listing, count: number): { messages: Message[]; notes: string[] } {
+  const [messages, notes]: [Message[], string[]] = [[], oddities(channel, strays)];
+  for (let i = entries.length - 1; i >= 0 && messages.length < count; i--) {
+    const finding = inspect(channel, entries[i]!);
+    if (finding.kind === "message") messages.push(finding.message);
+    else notes.push(...oddity(channel, entries[i]!, finding));
+  }
+  return { messages: messages.reverse(), notes };
+}
+
+function oddity(channel: Channel, { file }: Entry, finding: Finding): string[] {
+  return "reason" in finding ? [`${quoted(path.join(channel.path, file))} ${finding.reason}`] : [];
+}
+
+function oddities(channel: Channel, strays: readonly string[]): string[] {
+  return strays.map((name) => `${quoted(path.join(channel.path, name))} does not have the name of a message`);
+}
+
+/**
+ * Numbers and publishes a message (SPEC 5.6): on disk before anybody can see it, visible whole or not at all.
+ * Throws `bad_name`, `no_body`, `bad_body`, `too_big`, `no_message`, `unknown_recipient`, `only_self`, `locked`, `gone`,
+ * `no_access`, `no_space` or `io`; then nothing was posted.
+ */
+export async function post(channel: Channel, outgoing: Outgoing, { signal }: Blocking = {}): Promise<Posted> {
+  return explainingLater(`post to ${quoted(channel.name)}`, async () => {
+    const notes: string[] = [];
+    const body = checkBody(outgoing.body);
+    const unnumbered = address(channel, outgoing, body, notes);
+    const message = await withLock(numberLock(channel), signal, (draft) => publish(channel, draft, unnumbered));
+    if (!flushFolder(channel.path)) notes.push("the disk did not confirm the new entry: a power cut now could lose it");
+    return { message, bytes: Buffer.byteLength(body), lines: body.replace(/\n$/, "").split("\n").length, notes };
+  });
+}
+
+/** Everything of a message but its number and file; says in `notes` what the sender should know. */
+function address(channel: Channel, outgoing: Outgoing, body: string, notes: string[]): Message {
+  const from = parseName("sender", outgoing.from);
+  const meta = readMeta(channel);
+  const answered = outgoing.reply === undefined ? [] : repliedTo(channel, outgoing.reply, notes);
+  const to = outgoing.to === undefined ? replyAddress(from, answered) : recipients(outgoing.to, meta);
+  if (to.length > 0 && to.every((name) => name === from)) {
+    throw new ChatError("only_self", `a message from "${from}" only to "${from}" would never be shown to anybody`, "--to another agent, or all");
+  }
+  notes.push(...metaNotes(channel, meta));
+  if (outgoing.force !== true && outgoing.to !== undefined) checkRecipients(channel, meta, to, notes);
+  if (meta.members.length > 0 && !meta.members.includes(from)) notes.push(`"${from}" is not a member of "${channel.name}" (${meta.members.join(", ")})`);
+  const title = outgoing.title ?? (answered[0] === undefined ? titleFrom(body) : `re: ${answered[0].title.replace(/^re: /i, "")}`);
+  return {
+    channel: channel.name,
+    seq: 0,
+    file: "",
+    path: "",
+    from,
+    to,
+    reply_to: outgoing.reply ?? null,
+    ts: timestamp(),
+    status: oneLine(outgoing.status ?? "discussion"),
+    title: oneLine(title),
+    body,
+  };
+}
+
+/** Writes the numbered text into the draft and links it into place; a name that something else has costs a number. */
+function publish(channel: Channel, draft: Draft, unnumbered: Message): Message {
+  const slug = asciiSlug(unnumbered.title, 40) || "msg";
+  for (let seq = highest(channel, listMessages(channel).entries) + 1; ; seq++) {
+    const file = `${String(seq).padStart(4, "0")}-${unnumbered.from}-${slug}.md`;
+    const message: Message = { ...unnumbered, seq, file, path: path.join(channel.path, file), ts: timestamp() };
+    fs.ftruncateSync(draft.fd);
+    writeAll(draft.fd, formatMessage(message));
+    fs.fsyncSync(draft.fd);
+    try {
+      moveIntoPlace(draft.path, message.path);
+      return message;
+    } catch (error) {
+      if (!isCode(error, "EEXIST")) throw error;
+    }
+  }
+}
+
+function repliedTo(channel: Channel, seq: number, notes: string[]): Message[] {
+  const found = findMessages(channel, seq);
+  if (found.length === 0) {
+    throw new ChatError("no_message", `no message #${seq} in ${channel.path} to reply to`, `agent-chat peek ${shellWord(channel.name)}`);
+  }
+  if (found.length > 1) notes.push(`${found.length} messages are #${seq}: ${found.map((message) => message.file).join(", ")}`);
+  return found;
+}
+
+/** A reply goes to who wrote it; a word more on one's own message goes to whom that went. */
+function replyAddress(from: Name, answered: readonly Message[]): string[] {
+  const to = answered.flatMap((message) => (message.from === from ? message.to : [message.from]));
+  return [...new Set(to.filter((name) => name !== "" && !/[\s,[\]]/.test(name)))];
+}
+
+/** A member is reached as the member list spells it; everybody else by a legal name. */
+function recipients(words: readonly string[], meta: Meta): string[] {
+  const all = words.map(foldName);
+  if (all.some((word) => word === "all" || word === "*")) return [];
+  return [...new Set(words.map((word) => (meta.members.includes(foldName(word)) ? foldName(word) : parseName("recipient", word))))];
+}
+
+/** Refuses, or in an open channel notes, recipients who are no members and have neither posted nor read (SPEC 3.4). */
+function checkRecipients(channel: Channel, meta: Meta, to: readonly string[], notes: string[]): void {
+  const readers = cursorNames(channel);
+  const strangers = to.filter((name) => !meta.members.includes(name) && !readers.includes(name) && !hasPosted(channel, name));
+  for (const name of strangers) {
+    const near = nearest(name, [...meta.members, ...readers]);
+    const hint = near === undefined ? "" : `; did you mean "${near}"?`;
+    if (meta.members.length > 0) {
+      const members = `members: ${meta.members.join(", ")}${hint}`;
+      throw new ChatError("unknown_recipient", `"${name}" is not known in "${channel.name}" at ${channel.path}; ${members}`, near === undefined ? "--force sends it all the same" : `--to ${near}`);
+    }
+    notes.push(`"${name}" has never posted or read in "${channel.name}"${hint}`);
+  }
+}
+
+function hasPosted(channel: Channel, name: string): boolean {
+  const slug = asciiSlug(name, NAME_MAX);
+  const possible = listMessages(channel).entries.filter(({ file }) => file.startsWith(`${slug}-`, file.indexOf("-") + 1));
+  return possible.some((entry) => {
+    const finding = inspect(channel, entry);
+    return finding.kind === "message" && finding.message.from === name;
+  });
+}
+
+// ---- cursors -------------------------------------------------------------------------------------------------------
+
+const NOTHING: Cursor = { ranges: [], files: new Set() };
+
+const cursorPath = (channel: Channel, agent: Name): string => path.join(channel.path, ".cursors", `${agent}.txt`);
+
+/** The agents who have a cursor in a channel. */
+function cursorNames(channel: Channel): string[] {
+  try {
+    const names = fs.readdirSync(path.join(channel.path, ".cursors"));
+    return names.filter((name) => name.endsWith(".txt")).map((name) => name.slice(0, -4));
+  } catch (error) {
+    if (isCode(error, "ENOENT", "ENOTDIR", "EACCES")) return [];
+    throw error;
+  }
+}
+
+/** `12` is 1 to 12, as the reference writes it; `1-8,10-12` lacks 9; undefined where it is no cursor (SPEC 6.2). */
+export function parseCursor(text: string): Cursor | undefined {
+  const whole = text.trim();
+  if (/^\d{1,15}$/.test(whole)) return toCursor([[1, Number(whole)]], []);
+  const [ranges, files]: [[number, number][], string[]] = [[], []];
+  for (const item of whole.split(",")) {
+    const range = /^(\d{1,15})(?:-(\d{1,15}))?$/.exec(item);
+    if (range !== null && Number(range[1]) > 0) ranges.push([Number(range[1]), Number(range[2] ?? range[1])]);
+    else if (ENTRY.test(item)) files.push(item);
+    else return undefined;
+  }
+  return ranges.some(([low, high]) => low > high) ? undefined : toCursor(ranges, files);
+}
+
+export function formatCursor({ ranges, files }: Cursor): string {
+  const [first] = ranges;
+  if (ranges.length + files.size === 0) return "0";
+  if (ranges.length === 1 && first![0] === 1 && files.size === 0) return String(first![1]);
+  return [...ranges.map(([low, high]) => `${low}-${high}`), ...[...files].sort()].join(",");
+}
+
+/** Ranges sorted, and those that meet made one. */
+function toCursor(ranges: Iterable<readonly [number, number]>, files: Iterable<string>): Cursor {
+  const merged: [number, number][] = [];
+  for (const [low, high] of [...ranges].sort((a, b) => a[0] - b[0])) {
+    const last = merged.at(-1);
+    if (last !== undefined && low <= last[1] + 1) last[1] = Math.max(last[1], high);
+    else if (high >= low) merged.push([low, high]);
+  }
+  return { ranges: merged, files: new Set(files) };
+}
+
+function union(a: Cursor, b: Cursor): Cursor {
+  return toCursor([...a.ranges, ...b.ranges], [...a.files, ...b.files]);
+}
+
+/** The messages from which a cursor grows: by number, by file name where two share a number. */
+function cursorOf(entries: readonly Entry[], shared: ReadonlySet<number>): Cursor {
+  const [own, both] = [entries.filter(({ seq }) => !shared.has(seq)), entries.filter(({ seq }) => shared.has(seq))];
+  return toCursor(own.map(({ seq }) => [seq, seq]), both.map(({ file }) => file));
+}
+
+function holds({ ranges, files }: Cursor, { seq, file }: Entry, shared: ReadonlySet<number>): boolean {
+  if (files.has(file)) return true;
+  if (shared.has(seq)) return false;
+  let [low, high] = [0, ranges.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (ranges[middle]![1] < seq) low = middle + 1;
+    else high = middle;
+  }
+  return low < ranges.length && ranges[low]![0] <= seq;
+}
+
+/** The cursor on disk; throws the system's error where it cannot be read. Only whether it can be parsed is judged here; whether it is too high needs a listing. */
+function readCursor(channel: Channel, agent: Name): CursorFile {
+  const none: CursorFile = { text: undefined, cursor: NOTHING, moved: undefined, problem: undefined };
+  try {
+    const found = readRegular(cursorPath(channel, agent));
+    if (typeof found === "string") return { ...none, text: "", problem: `is a ${found}` };
+    const text = found.bytes.toString();
+    const cursor = parseCursor(text);
+    if (cursor !== undefined) return { text, cursor, moved: found.modified, problem: undefined };
+    return { ...none, text, moved: found.modified, problem: `holds ${quoted(text.slice(0, 40))}` };
+  } catch (error) {
+    if (isCode(error, "ENOENT", "ENOTDIR")) return none;
+    throw error;
+  }
+}
+
+/**
+ * Adds what was shown, and what was not for the agent, to its cursor. Two sessions under one name never undo each
+ * other: what is on disk is read again and united, under a lock of the cursor's own (SPEC 6.4).
+ * Throws `locked`, `no_access`, `no_space` or `io`; then nothing was marked and all of it will be shown again.
+ */
+export async function mark(batch: Batch, shown: readonly Entry[], { signal }: Blocking = {}): Promise<void> {
+  const { channel, agent } = batch;
+  const added = cursorOf([...batch.passed, ...shown], batch.shared);
+  const grown = (): string | undefined => {
+    const disk = readCursor(channel, agent);
+    const doubted = batch.cursor.problem !== undefined && disk.text === batch.cursor.text;
+    const text = formatCursor(union(doubted ? NOTHING : disk.cursor, added));
+    return text === (disk.text ?? "0").trim() ? undefined : text;
+  };
+  await explainingLater(`mark messages as shown to ${agent}`, async () => {
+    if (grown() === undefined) return;
+    fs.mkdirSync(path.join(channel.path, ".cursors"), { recursive: true });
+    await withLock(`${cursorPath(channel, agent).slice(0, -4)}.lock`, signal, (draft) => {
+      const text = grown();
+      if (text === undefined) return;
+      writeAll(draft.fd, text);
+      persistently(() => fs.renameSync(draft.path, cursorPath(channel, agent)));
+    });
+  });
+}
+
+// ---- delivery ------------------------------------------------------------------------------------------------------
+
+const TIMEOUT_S = 100; // agents' shells kill a command at 120 s unless told otherwise
+const INTERVAL_S = 0.2;
+const INTERVAL_MIN_S = 0.02;
+const FRESH_MS = 2_000; // a folder's mtime may be this coarse: one so young may hide a second change
+const RELIST_MS = 5_000; // for file systems whose mtime does not tell
+const HALF_WRITTEN_MS = 2_000; // a file that is still no message after this long is named
+
+/** One agent's view of one channel: the cursor as first read, and what has been judged since. */
+interface Reader {
+  readonly channel: Channel;
+  readonly agent: Name;
+  cursor: CursorFile;
+  believed: boolean; // the cursor was compared with the newest message
+  readonly passed: Set<string>; // files judged not to be for the agent: their headers are parsed once
+}
+
+/** The cursor is read before anything is listed, so that all it names can be seen in the listing. */
+function openReader(channel: Channel, agent: Name): Reader {
+  let cursor: CursorFile;
+  try {
+    cursor = readCursor(channel, agent);
+  } catch (error) {
+    const problem = `could not be read (${(error as NodeJS.ErrnoException).code})`;
+    cursor = { text: undefined, cursor: NOTHING, moved: undefined, problem }; // deliver; marking will say it again
+  }
+  return { channel, agent, cursor, believed: false, passed: new Set() };
+}
+
+function look(reader: Reader): Batch {
+  const { channel, agent, passed } = reader;
+  const { entries, strays } = listMessages(channel);
+  const newest = highest(channel, entries);
+  if (!reader.believed) Object.assign(reader, { believed: true, cursor: doubt(reader.cursor, newest) });
+  const shared = sharedNumbers(channel, entries);
+  const [messages, notes]: [Message[], string[]] = [[], oddities(channel, strays)];
+  for (const entry of entries) {
+    if (passed.has(entry.file) || holds(reader.cursor.cursor, entry, shared)) continue;
+    const finding = inspect(channel, entry);
+    if (finding.kind === "message" && !isFor(finding.message, agent)) passed.add(entry.file);
+    else if (finding.kind === "message") messages.push(finding.message);
+    else notes.push(...oddity(channel, entry, finding));
+  }
+  const judged = entries.filter((entry) => passed.has(entry.file));
+  notes.push(...cursorNotes(reader), ...sharedNotes(shared, messages));
+  return { channel, agent, messages, passed: judged, newest, shared, cursor: reader.cursor, notes };
+}
+
+/** For the agent: addressed to it or to everybody, and not its own. */
+function isFor({ from, to }: Message, agent: Name): boolean {
+  return from !== agent && (to.length === 0 || to.includes(agent));
+}
+
+/** A cursor that reaches past the newest message is not believed: numbers it has would be given again (SPEC 6.3). */
+function doubt(file: CursorFile, newest: number): CursorFile {
+  const top = file.cursor.ranges.at(-1)?.[1] ?? 0;
+  if (top <= newest) return file;
+  return { ...file, cursor: NOTHING, problem: `reaches #${top}, and the newest message is #${newest}` };
+}
+
+function cursorNotes({ channel, agent, cursor }: Reader): string[] {
+  if (cursor.problem === undefined) return [];
+  return [`the cursor ${quoted(cursorPath(channel, agent))} ${cursor.problem}: it is not believed, everything counts as unread`];
+}
+
+/** Numbers that more than one message has, as two clones give out that git then merges. */
+function sharedNumbers(channel: Channel, entries: readonly Entry[]): Set<number> {
+  const twice = entries.filter((entry, i) => entry.seq === entries[i - 1]?.seq || entry.seq === entries[i + 1]?.seq);
+  const count = new Map<number, number>();
+  for (const entry of twice) {
+    if (inspect(channel, entry).kind === "message") count.set(entry.seq, (count.get(entry.seq) ?? 0) + 1);
+  }
+  return new Set([...count].filter(([, n]) => n > 1).map(([seq]) => seq));
+}
+
+function sharedNotes(shared: ReadonlySet<number>, messages: readonly Message[]): string[] {
+  const concerned = [...shared].filter((seq) => messages.some((message) => message.seq === seq));
+  return concerned.map((seq) => `two messages are #${seq}: both are shown`);
+}
+
+/**
+ * What is new for an agent in a channel. Marks nothing: give the batch, and what of it was shown, to `mark`.
+ * Needs neither the lock nor write access. Throws `bad_name`, `gone`, `no_access` or `io`.
+ */
+export function read(channel: Channel, agent: string): Batch {
+  return look(openReader(channel, parseName("agent", agent)));
+}
+
+/** How to wait. */
+export interface Waiting extends Blocking {
+  readonly timeout?: number | undefined; // seconds; 0 looks once
+  readonly interval?: number | undefined; // seconds between looks
+  readonly onNote?: ((note: string) => void) | undefined; // told once of each file that stays odd
+}
+
+/** A channel that a wait looks at. */
+interface Watch {
+  readonly reader: Reader;
+  readonly notes: Map<string, number>; // when each was first seen; -1 once told
+  folder: number | undefined; // its inode: a replaced folder is another channel
+  modified: number;
+  listedAt: number;
+  newest: number;
+}
+
+/**
+ * Blocks until there is something new for an agent in one of the channels; a function is asked for them at each look.
+ * A tick is one `stat`; it lists only where something may have changed. Marks nothing, like `read`.
+ * Throws `timeout`, and `gone` where a folder vanishes or is replaced; rejects with the signal's reason.
+ */
+export async function wait(channels: readonly Channel[] | (() => readonly Channel[]), agent: string, how: Waiting = {}): Promise<Batch[]> {
+  const { timeout = TIMEOUT_S, interval = INTERVAL_S, signal, onNote } = how;
+  const name = parseName("agent", agent);
+  const deadline = performance.now() + timeout * 1000;
+  const watches = new Map<string, Watch>();
+  for (;;) {
+    signal?.throwIfAborted();
+    for (const channel of typeof channels === "function" ? channels() : channels) {
+      if (!watches.has(channel.path)) watches.set(channel.path, openWatch(channel, name));
+    }
+    const batches = [...watches.values()].flatMap((watch) => explaining(`watch ${quoted(watch.reader.channel.path)}`, () => tick(watch, onNote)));
+    if (batches.length > 0) return batches;
+    const left = deadline - performance.now();
+    if (left <= 0) throw new ChatError("timeout", timeoutLine(name, timeout, [...watches.values()]));
+    await sleep(Math.min(left, Math.max(interval, INTERVAL_MIN_S) * 1000), signal);
+  }
+}
+
+function openWatch(channel: Channel, agent: Name): Watch {
+  return { reader: openReader(channel, agent), notes: new Map(), folder: undefined, modified: NaN, listedAt: -Infinity, newest: 0 };
+}
+
+/** One look at one channel: the batch if it has messages, else nothing. */
+function tick(watch: Watch, onNote: Waiting["onNote"]): Batch[] {
+  const { channel } = watch.reader;
+  const stat = fs.statSync(channel.path, { throwIfNoEntry: false });
+  if (stat === undefined || (watch.folder ?? stat.ino) !== stat.ino) {
+    const what = stat === undefined ? "is gone" : "was replaced by another";
+    throw new ChatError("gone", `the channel's folder ${channel.path} ${what} while waiting`, "agent-chat channels");
+  }
+  const settled = stat.mtimeMs === watch.modified && Math.abs(Date.now() - stat.mtimeMs) >= FRESH_MS;
+  if (settled && performance.now() - watch.listedAt < RELIST_MS) return [];
+  Object.assign(watch, { folder: stat.ino, modified: stat.mtimeMs, listedAt: performance.now() });
+  const batch = look(watch.reader);
+  watch.newest = batch.newest;
+  tellNotes(watch, batch, onNote);
+  return batch.messages.length > 0 ? [batch] : [];
+}
+
+/** A file that is being written is not yet odd: it is named once it has stayed so, or when the wait ends. */
+function tellNotes({ notes }: Watch, batch: Batch, onNote: Waiting["onNote"]): void {
+  const now = performance.now();
+  for (const note of batch.notes) {
+    const since = notes.get(note) ?? now;
+    const due = since >= 0 && (batch.messages.length > 0 || now - since >= HALF_WRITTEN_MS || note.includes("is not believed"));
+    if (due) onNote?.(note);
+    notes.set(note, due ? -1 : since);
+  }
+}
+
+function timeoutLine(agent: Name, timeout: number, watches: readonly Watch[]): string {
+  const seen = watches.map(({ reader, newest }) => `${reader.channel.path} (newest #${newest})`);
+  return `nothing new for ${agent} in ${timeout} s; looked at ${seen.join(", ")}`;
+}
+
+// ---- tasks ---------------------------------------------------------------------------------------------------------
+
+/** The id in `12`, `task-12`, `task-12.md` or the name of a taken task's file; throws `bad_name`. */
+export function parseTask(text: string): string {
+  const match = /^(?:\.[/\\])?(?:task-)?([A-Za-z0-9][A-Za-z0-9_-]{0,63})(?:\.(?:CLAIMED|DONE)-[a-z0-9-]+)?(?:\.md)?$/.exec(text.trim());
+  if (match !== null && !DEVICE.test(match[1]!)) return match[1]!;
+  throw new ChatError("bad_name", `${quoted(text)} is not a task: write 12, task-12 or task-12.md`, "agent-chat claim --help");
+}
+
+interface TaskFile {
+  readonly file: string;
+  readonly state: "open" | "claimed" | "done";
+  readonly owner: string;
+}
+
+const TASK = /^task-([A-Za-z0-9][A-Za-z0-9_-]*)(?:\.(CLAIMED|DONE)-(.+))?\.md$/;
+
+function listTasks(channel: Channel): Map<string, TaskFile[]> {
+  const tasks = new Map<string, TaskFile[]>();
+  for (const file of listNames(channel)) {
+    const match = TASK.exec(file);
+    if (match === null) continue;
+    const [, id, mark, owner = ""] = match;
+    const state = mark === undefined ? "open" : mark === "CLAIMED" ? "claimed" : "done";
+    tasks.set(id!, [...(tasks.get(id!) ?? []), { file, state, owner }]);
+  }
+  return tasks;
+}
+
+/**
+ * Takes a task: one rename, decided under the channel's lock (SPEC 7). Asked again by its owner: `already`.
+ * Throws `taken` naming the owner, `no_task` naming the open ones, `bad_name`, `locked`, `no_access` or `io`.
+ */
+export async function claim(channel: Channel, agent: string, task: string, { signal }: Blocking = {}): Promise<Claim> {
+  const [name, id] = [parseName("agent", agent), parseTask(task)];
+  const renamed = { here: false };
+  return explainingLater(`claim task-${id}`, () =>
+    withLock(numberLock(channel), signal, (draft) => {
+      const open = `task-${id}.md`;
+      const mine = `task-${id}.CLAIMED-${name}.md`;
+      const files = listTasks(channel).get(id) ?? [];
+      const others = files.filter(({ state, file }) => state !== "open" && file !== mine);
+      if (others.length > 0) refuse(channel, id, others, renamed.here ? mine : undefined);
+      const already = files.some(({ file }) => file === mine);
+      if (!already) take(channel, id, open, mine, renamed);
+      assertHeld(draft);
+      return { task: id, from: open, file: mine, path: path.join(channel.path, mine), already: already && !renamed.here };
+    }),
+  );
+}
+
+function take(channel: Channel, id: string, open: string, mine: string, renamed: { here: boolean }): void {
+  const from = path.join(channel.path, open);
+  const stat = fs.lstatSync(from, { throwIfNoEntry: false });
+  if (stat !== undefined && !stat.isFile()) throw new ChatError("no_task", `${quoted(from)} is not a regular file`);
+  try {
+    persistently(() => fs.renameSync(from, path.join(channel.path, mine)));
+    renamed.here = true;
+  } catch (error) {
+    if (!isCode(error, "ENOENT")) throw error;
+    // The reference renames without our lock, and may have been a moment quicker.
+    const winners = (listTasks(channel).get(id) ?? []).filter(({ state }) => state !== "open");
+    if (winners.length > 0) refuse(channel, id, winners, undefined);
+    const tasks = [...listTasks(channel)].filter(([, files]) => files.every(({ state }) => state === "open")).map(([open]) => open);
+    const there = tasks.length === 0 ? "no task is open" : `open: ${tasks.join(", ")}`;
+    throw new ChatError("no_task", `no task "${id}" in ${channel.path}; ${there}`, tasks[0] && `agent-chat claim ${shellWord(channel.name)} ${tasks[0]}`);
+  }
+}
+
+/** Says who has a task. A rename of ours that came after a theft of the lock, too late, is taken back first. */
+function refuse(channel: Channel, id: string, others: readonly TaskFile[], mine: string | undefined): never {
+  if (mine !== undefined) giveBack(path.join(channel.path, mine), path.join(channel.path, `task-${id}.md`));
+  const who = others.map(({ state, owner }) => `${state === "done" ? "finished by" : "claimed by"} ${visible(owner)}`);
+  throw new ChatError("taken", `task-${id} is ${who.join(" and ")}: ${path.join(channel.path, others[0]!.file)}`, "take another task");
+}
+
+function giveBack(mine: string, open: string): void {
+  try {
+    moveIntoPlace(mine, open);
+  } catch (error) {
+    if (!isCode(error, "EEXIST")) throw error; // made anew once more: what we hold is a copy of it
+  }
+  removeIfPresent(fs.unlinkSync, mine);
+}
+
+// ---- output --------------------------------------------------------------------------------------------------------
+
+const BUDGET = 24_000; // bytes shown at a time: agents' shells cut output at about 30,000 characters
+
+/** Says something beside the data. */
+type Note = (text: string) => void;
+
+const talk = (json: boolean): Note => (text) => complain(json ? JSON.stringify({ note: text }) : `agent-chat: ${visible(text)}`);
+
+function complain(line: string): void {
+  try {
+    fs.writeSync(2, `${line}\n`);
+  } catch {
+    // nobody listens, and there is nowhere left to say so
+  }
+}
+
+/** Writes all of a text to stdout; resolves once the system has taken it. Throws `closed`, `no_space` or `io`. */
+async function print(text: string): Promise<void> {
+  const bytes = Buffer.from(text);
+  for (let done = 0; done < bytes.length; ) {
+    try {
+      done += fs.writeSync(1, bytes, done);
+    } catch (error) {
+      if (isCode(error, "EAGAIN")) await sleep(5);
+      else if (isCode(error, "EPIPE", "EOF")) throw new ChatError("closed", "the reader of the output has gone");
+      else throw explained(error, "write to stdout");
+    }
+  }
+}
+
+/** Says what was done; where stdout fails, the error still says that it was done, so that nobody does it again. */
+async function printDone(done: string, text: string): Promise<void> {
+  try {
+    await print(text);
+  } catch (error) {
+    if (!(error instanceof ChatError) || error.code === "closed") throw error;
+    throw new ChatError(error.code, `${done}, but ${error.message}`, error.remedy);
+  }
+}
+
+/** One message between two marks with a token of this run, which no body can know: its border cannot be forged. */
+function render(message: Message, token: string, body: string): string {
+  const { seq, from, to, channel, file, ts, reply_to, status, title } = message;
+  const answer = reply_to === null ? "" : `, reply to #${reply_to}`;
+  const who = `${from || "(nobody)"} -> ${to.join(", ") || "all"}`;
+  const head = `[${token}] #${seq} ${who}  ${channel}/${file}  ${ts}\n${title}  (${status || "no status"}${answer})\n`;
+  return `${visible(head)}\n${visible(body)}${body.endsWith("\n") ? "" : "\n"}\n[${token}] end of #${seq}\n`;
+}
+
+/** A message that is larger than the whole budget: its beginning, and where the rest is. */
+function renderCut(message: Message, token: string, budget: number): string {
+  const bytes = Buffer.from(message.body);
+  const room = Math.max(0, budget - Buffer.byteLength(render(message, token, "")));
+  const part = bytes.subarray(0, room).toString().replace(/\ufffd+$/, "");
+  const where = `[${token}] cut after ${Buffer.byteLength(part)} of ${bytes.length} bytes; all of it: ${visible(message.path)}`;
+  return `${render(message, token, part).replace(/\n[^\n]*\n$/, "")}\n${where}\n[${token}] end of #${message.seq}\n`;
+}
+
+/** Shows whole messages up to a budget of bytes, at least one; returns those whose bytes the system has taken. */
+async function show(messages: readonly Message[], json: boolean, budget: number): Promise<Message[]> {
+  const token = nonce().slice(0, 8);
+  const shown: Message[] = [];
+  let left = budget;
+  for (const message of messages) {
+    let text = json ? `${JSON.stringify(message)}\n` : render(message, token, message.body);
+    if (Buffer.byteLength(text) > left && shown.length > 0) break;
+    if (Buffer.byteLength(text) > left && !json) text = renderCut(message, token, budget);
+    await print(text);
+    left -= Buffer.byteLength(text);
+    shown.push(message);
+  }
+  return shown;
+}
+
+// ---- the process around us -----------------------------------------------------------------------------------------
+
+const SIGNALS = { SIGHUP: "sighup", SIGINT: "sigint", SIGTERM: "sigterm" } as const;
+
+/** Runs `body` with a signal that SIGHUP, SIGINT and SIGTERM abort, so that it can let go of what it holds. */
+async function interruptible<T>(body: (signal: AbortSignal, stop: AbortController) => Promise<T>): Promise<T> {
+  const stop = new AbortController();
+  const onSignal = (name: keyof typeof SIGNALS): void => stop.abort(new ChatError(SIGNALS[name], `stopped by ${name}`));
+  const names = Object.keys(SIGNALS) as (keyof typeof SIGNALS)[];
+  for (const name of names) process.on(name, onSignal);
+  try {
+    return await body(stop.signal, stop);
+  } finally {
+    for (const name of names) process.off(name, onSignal);
+  }
+}
+
+function isNullDevice(fd: number): boolean {
+  try {
+    return process.platform !== "win32" && fs.fstatSync(fd).rdev === fs.statSync("/dev/null").rdev;
+  } catch {
+    return false; // no such device here
+  }
+}
+
+/** Node puts a /dev/null it can read in the place of a closed stdout; `> /dev/null` can only be written. */
+function assertOutput(): void {
+  if (!isNullDevice(1)) return;
+  try {
+    fs.readSync(1, Buffer.alloc(1));
+  } catch {
+    return;
+  }
+  throw new ChatError("closed", "stdout is closed or ignored: nothing was shown, nothing was marked", "read it where the output goes somewhere");
+}
+
+/** Whether the other end of a pipe on stdout has been closed. */
+function isOutputClosed(): boolean {
+  try {
+    const stat = fs.fstatSync(1);
+    if (stat.isSocket()) fs.writeSync(1, Buffer.alloc(0));
+    else if (stat.isFIFO() && process.platform === "linux") fs.closeSync(fs.openSync("/proc/self/fd/1", fs.constants.O_WRONLY | fs.constants.O_NONBLOCK));
+    return false;
+  } catch (error) {
+    return isCode(error, "EPIPE", "ENXIO");
+  }
+}
+
+interface Process {
+  readonly pid: number;
+  readonly name: string;
+  readonly parent: number;
+  readonly group: number;
+}
+
+/** What Linux says of a process; undefined elsewhere, or when it has ended. */
+function inspectProcess(pid: number): Process | undefined {
+  try {
+    const stat = fs.readFileSync(`/proc/${pid}/stat`, "latin1");
+    const [, parent, group] = stat.slice(stat.lastIndexOf(")") + 2).split(" ").map(Number);
+    return { pid, name: stat.slice(stat.indexOf("(") + 1, stat.lastIndexOf(")")), parent: parent!, group: group! };
+  } catch {
+    return undefined;
+  }
+}
+
+/** The process whose parent reads our output: ourselves, or npm where `npx` runs us through a shell of its own. */
+function outermost(): Process | undefined {
+  const self = inspectProcess(process.pid);
+  if (process.env["npm_command"] !== "exec") return self;
+  let at = self;
+  for (let hops = 0; at !== undefined && hops < 3; hops++) {
+    at = inspectProcess(at.parent);
+    if (at?.name.startsWith("npm")) return at;
+  }
+  return self;
+}
+
+/** A shell's background job has /dev/null for stdin and its shell's process group; another parent is no parent. */
+function wasOrphaned(child: Process | undefined): boolean {
+  if (!isNullDevice(0)) return false;
+  if (child === undefined) return process.ppid === 1;
+  return child.group !== child.pid && inspectProcess(child.parent)?.group !== child.group;
+}
+
+/** Returns a check that throws once nobody can be reading what a wait would show: then it must not be marked. */
+function watchOwner(): () => void {
+  const child = outermost();
+  const parent = process.ppid;
+  const orphan = wasOrphaned(child);
+  return () => {
+    const outer = child === undefined || child.pid === process.pid ? undefined : inspectProcess(child.pid);
+    const moved = process.ppid !== parent || (outer !== undefined && outer.parent !== child?.parent);
+    if (orphan || moved) throw new ChatError("orphaned", "the process that started this wait has gone: nothing was marked", "wait again, or add --detached");
+    if (isOutputClosed()) throw new ChatError("closed", "the reader of the output has gone");
+  };
+}
+
+const HINT_MS = 2_000;
+const SILENCE_MS = 10_000;
+
+/** The bytes of stdin. Not asked for by name, it may be an open pipe that never says anything: that gets 10 s. */
+function readStdin(asked: boolean, note: Note): Promise<Buffer> {
+  const { stdin } = process;
+  const timers: NodeJS.Timeout[] = [];
+  const chunks: Buffer[] = [];
+  const reading = new Promise<Buffer>((resolve, reject) => {
+    let size = 0;
+    const silence = new ChatError("no_body", "no body: nothing came on stdin for 10 s, nothing was posted", "use --body TEXT, --body-file FILE, or --body - to wait for stdin");
+    if (stdin.isTTY) note("type the body, then Ctrl-D on a line of its own");
+    else if (!asked) timers.push(setTimeout(() => note("waiting for the body on stdin (or use --body, --body-file)"), HINT_MS), setTimeout(() => reject(silence), SILENCE_MS));
+    stdin.on("data", (chunk: Buffer) => {
+      timers.forEach(clearTimeout);
+      chunks.push(chunk);
+      if ((size += chunk.length) > 2 * BODY_MAX + 2) reject(new ChatError("too_big", `the body on stdin has more than ${BODY_MAX} bytes: nothing was posted`));
+    });
+    stdin.once("end", () => resolve(Buffer.concat(chunks)));
+    stdin.once("error", (error) => reject(explained(error, "read stdin")));
+  });
+  return reading.finally(() => {
+    timers.forEach(clearTimeout);
+    stdin.destroy();
+  });
+}
+
+/** Where the root is: --root, else $AGENT_CHAT_ROOT, else the nearest .agent-chat here or above, else ~/agent-chat. */
+function findRoot(option: string | undefined, note: Note): string {
+  if (option !== undefined) {
+    if (option.trim() === "") throw new ChatError("bad_value", `--root "" names no folder`, "--root DIR");
+    return absolute(option);
+  }
+  const given = process.env["AGENT_CHAT_ROOT"];
+  if (given !== undefined && given !== "") {
+    if (!path.isAbsolute(given) && !given.startsWith("~")) note(`AGENT_CHAT_ROOT is relative, so it depends on the folder you are in: now ${absolute(given)}`);
+    return absolute(given);
+  }
+  for (let folder = process.cwd(); ; folder = path.dirname(folder)) {
+    const near = path.join(folder, ".agent-chat");
+    if (fs.statSync(near, { throwIfNoEntry: false })?.isDirectory()) return near;
+    if (folder === path.dirname(folder)) return absolute("~/agent-chat");
+  }
+}
+
+// ---- commands ------------------------------------------------------------------------------------------------------
+
+/** An option of a command, as the table declares it. */
+interface Option {
+  readonly value?: string; // the placeholder of its value; none: a switch
+  readonly short?: string;
+  readonly help: string;
+}
+
+type Options = Readonly<Record<string, Option>>;
+type Given<O extends Options> = { readonly [K in keyof O]?: O[K] extends { value: string } ? string : true };
+
+/** What every command gets: where, who, and how to talk. */
+interface Call {
+  readonly root: string;
+  readonly operands: readonly string[];
+  readonly json: boolean;
+  readonly again: string; // the command line to type for the same once more
+  readonly note: Note;
+  readonly agent: () => Name; // throws no_name
+  readonly name: Name | undefined; // whoever it is, if said
+}
+
+interface Command<O extends Options = Options> {
+  readonly summary: string;
+  readonly operands: string; // <required> [optional] [repeated...]
+  readonly options: O;
+  readonly examples: readonly string[];
+  run(call: Call, given: Given<O>): Promise<void>;
+}
+
+const command = <const O extends Options>(entry: Command<O>): Command<O> => entry;
+
+const AS = { value: "NAME", help: "who you are (else $AGENT_CHAT_NAME)" } as const;
+const MAX_BYTES = { value: "N", help: `show whole messages up to N bytes (${BUDGET}; with --json no limit)` } as const;
+
+const EVERYWHERE = {
+  root: { value: "DIR", help: "the folder of channels (else $AGENT_CHAT_ROOT, the nearest .agent-chat, ~/agent-chat)" },
+  as: AS,
+  json: { help: "one JSON object per line" },
+  help: { short: "h", help: "show this" },
+  version: { help: "show the version" },
+} as const satisfies Options;
+
+/** The one table: parsing, dispatch, help and usage errors all come from it. */
+export const COMMANDS = {
+  init: command({
+    summary: "make a channel",
+    operands: "<channel>",
+    options: {
+      members: { value: "A,B", help: "who belongs to it; none: open to all" },
+      topic: { value: "TEXT", help: "what it is about" },
+    },
+    examples: ["agent-chat init review --members alice,bob --topic 'schema v2'"],
+    async run({ root, operands, json }, { members, topic = "" }) {
+      const names = members?.split(",").filter((name) => name.trim() !== "") ?? [];
+      const channel = await interruptible((signal) => createChannel(root, operands[0]!, { members: names, topic, signal }));
+      const meta = readMeta(channel);
+      const line = `created channel '${channel.name}' at ${channel.path}  members=${meta.members.join(", ") || "(open)"}`;
+      await printDone(`created ${channel.path}`, `${json ? JSON.stringify({ channel: channel.name, path: channel.path, members: meta.members, topic: meta.topic, created: meta.created }) : line}\n`);
+    },
+  }),
+  channels: command({
+    summary: "list the channels, what is newest, what is unread",
+    operands: "",
+    options: {},
+    examples: ["agent-chat channels", "agent-chat channels --as bob --json"],
+    async run({ root, json, note, name }) {
+      const rows = listChannels(root).map((channel) => describe(channel, name, note));
+      if (rows.length === 0) note(`no channels in ${root}; make one: agent-chat init NAME`);
+      for (const row of rows) await print(`${json ? JSON.stringify(row) : channelLines(row)}\n`);
+    },
+  }),
+  roster: command({
+    summary: "show a channel's members and topic",
+    operands: "<channel>",
+    options: {},
+    examples: ["agent-chat roster review"],
+    async run({ root, operands, json, note }) {
+      const { channel, path: folder, topic, members, created, messages } = describe(openChannel(root, operands[0]!), undefined, note);
+      const text = `channel : ${channel}\npath    : ${folder}\ntopic   : ${topic || "(none)"}\nmembers : ${members.join(", ") || "(open)"}\nmessages: ${messages}`;
+      await print(`${json ? JSON.stringify({ channel, path: folder, topic, members, created, messages }) : visible(text)}\n`);
+    },
+  }),
+  post: command({
+    summary: "number and publish a message; the body comes from a file, stdin or --body",
+    operands: "<channel>",
+    options: {
+      from: { value: "NAME", help: "who you are, like --as" },
+      to: { value: "A,B|all", help: "for whom (the author of --reply N, else all)" },
+      title: { value: "TEXT", help: "one line (else the first line of the body)" },
+      reply: { value: "N", help: "the number of the message this answers" },
+      status: { value: "S", help: "a free label: question, done, ack ... (discussion)" },
+      "body-file": { value: "FILE", help: "the body from a file; - is stdin" },
+      body: { value: "TEXT", help: "the body; - is stdin" },
+      force: { help: "send to a name that is not known here" },
+    },
+    examples: [
+      "agent-chat post review --as alice --to bob --title 'schema v2' <<'END'\nDoes `id` stay a string? $HOME is not expanded here.\nEND",
+      "agent-chat post review --as alice --body-file notes.md",
+      "agent-chat post review --as bob --reply 1 --status done --body 'yes'",
+    ],
+    async run(call, given) {
+      const channel = openChannel(call.root, call.operands[0]!);
+      const outgoing: Outgoing = {
+        from: call.agent(),
+        to: given.to === undefined ? undefined : words(given.to),
+        title: given.title,
+        reply: given.reply === undefined ? undefined : parseCount("--reply", given.reply.replace(/^#/, "")),
+        status: given.status,
+        force: given.force,
+        body: await bodyFrom(given, call.note),
+      };
+      const { message, bytes, lines, notes } = await interruptible((signal) => post(channel, outgoing, { signal }));
+      const { body: _, ...head } = message;
+      const line = `posted #${message.seq} -> ${channel.name}/${message.file}\n  to ${message.to.join(", ") || "all"}; ${plural(bytes, "byte")}, ${plural(lines, "line")}; ${message.path}`;
+      notes.forEach(call.note);
+      await printDone(`posted #${message.seq}`, `${call.json ? JSON.stringify({ ...head, bytes, lines }) : visible(line)}\n`);
+    },
+  }),
+  read: command({
+    summary: "show what is new for you, and mark it as shown",
+    operands: "[channel...]",
+    options: {
+      all: { help: "show the whole thread; mark nothing" },
+      peek: { help: "show what is new; mark nothing" },
+      "max-bytes": MAX_BYTES,
+    },
+    examples: ["agent-chat read review --as bob", "agent-chat read --as bob --peek --json"],
+    async run(call, { all, peek, "max-bytes": bytes }) {
+      const channels = chosen(call);
+      const budget = budgetOf(call, bytes);
+      if (all) return showThreads(call, channels, budget);
+      const agent = call.agent();
+      if (!peek) assertOutput();
+      const batches = channels.map((channel) => read(channel, agent));
+      new Set(batches.flatMap(({ notes }) => notes)).forEach(call.note);
+      await deliver(call, batches, budget, peek === true);
+      if (batches.every(({ messages }) => messages.length === 0)) call.note(nothingNew(batches));
+    },
+  }),
+  wait: command({
+    summary: "block until something is new for you, then show it and mark it",
+    operands: "[channel...]",
+    options: {
+      timeout: { value: "S", help: `seconds until exit 2 (${TIMEOUT_S}, or $AGENT_CHAT_TIMEOUT; 0 looks once)` },
+      interval: { value: "S", help: `seconds between looks (${INTERVAL_S})` },
+      detached: { help: "go on when the process that started it has gone" },
+      "max-bytes": MAX_BYTES,
+    },
+    examples: ["agent-chat wait review --as bob", "agent-chat wait --as bob --timeout 540"],
+    async run(call, given) {
+      const agent = call.agent();
+      const timeout = parseSeconds("--timeout", given.timeout ?? (process.env["AGENT_CHAT_TIMEOUT"] || String(TIMEOUT_S)));
+      const interval = parseSeconds("--interval", given.interval ?? String(INTERVAL_S));
+      const budget = budgetOf(call, given["max-bytes"]);
+      const named = chosen(call);
+      const channels = call.operands.length > 0 ? named : () => listChannels(call.root);
+      assertOutput();
+      const assertOwned = given.detached ? () => {} : watchOwner();
+      const batches = await interruptible((signal, stop) => waitOwned(stop, assertOwned, () => wait(channels, agent, { timeout, interval, signal, onNote: call.note })));
+      await deliver(call, batches, budget, false);
+    },
+  }),
+  peek: command({
+    summary: "show the last messages, whoever they are for; mark nothing",
+    operands: "<channel>",
+    options: { n: { short: "n", value: "N", help: "how many (3)" } },
+    examples: ["agent-chat peek review -n 1"],
+    async run({ root, operands, json, note }, { n = "3" }) {
+      const channel = openChannel(root, operands[0]!);
+      const { messages, notes } = lastMessages(channel, parseCount("-n", n));
+      notes.forEach(note);
+      if (messages.length === 0) note(`no messages in ${channel.path}`);
+      await show(messages, json, Infinity);
+    },
+  }),
+  claim: command({
+    summary: "take a task before anybody else does",
+    operands: "<channel> <task>",
+    options: {},
+    examples: ["agent-chat claim review 12 --as bob || echo 'somebody else has it'"],
+    async run({ root, operands, json, agent }) {
+      const channel = openChannel(root, operands[0]!);
+      const { task, from, file, path: full, already } = await interruptible((signal) => claim(channel, agent(), operands[1]!, { signal }));
+      const line = already ? `already yours: ${file}` : `claimed ${from} -> ${file}`;
+      await printDone(line, `${json ? JSON.stringify({ channel: channel.name, task, file, path: full, owner: agent(), already }) : `${line}\n  ${visible(full)}`}\n`);
+    },
+  }),
+} as const;
+
+function plural(count: number, noun: string): string {
+  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+function parseCount(what: string, text: string): number {
+  if (/^\d{1,15}$/.test(text) && Number(text) > 0) return Number(text);
+  throw new ChatError("bad_value", `${what} ${quoted(text)} is not a whole number from 1`);
+}
+
+function parseSeconds(what: string, text: string): number {
+  const seconds = Number(text);
+  if (/^[\d.]+(e\d+)?$/i.test(text) && Number.isFinite(seconds)) return seconds;
+  throw new ChatError("bad_value", `${what} ${quoted(text)} is not a number of seconds from 0`);
+}
+
+function budgetOf({ json }: Call, bytes: string | undefined): number {
+  return bytes === undefined ? (json ? Infinity : BUDGET) : parseCount("--max-bytes", bytes);
+}
+
+/** The words of a list with commas; of a blank one the blank, so that it is refused as a name. */
+function words(list: string): string[] {
+  const parts = list.split(",").filter((word) => word.trim() !== "");
+  return parts.length > 0 ? parts : [list];
+}
+
+async function bodyFrom(given: { body?: string; "body-file"?: string }, note: Note): Promise<string> {
+  const { body, "body-file": file } = given;
+  if (body !== undefined && file !== undefined) throw new ChatError("usage", "--body and --body-file both give the body", "give one of them");
+  if (body !== undefined && body !== "-") return body;
+  if (file === undefined || file === "-") return decodeBody(await readStdin(body === "-" || file === "-", note));
+  return explaining(`read the body from ${quoted(file)}`, () => {
+    const size = fs.statSync(file).size;
+    if (size > 2 * BODY_MAX + 2) throw new ChatError("too_big", `${quoted(file)} has ${size} bytes, more than ${BODY_MAX}: nothing was posted`, "post its path instead");
+    return decodeBody(fs.readFileSync(file));
+  });
+}
+
+/** The channels named, each once, or all of the root. */
+function chosen({ root, operands }: Call): Channel[] {
+  const named = operands.map((name) => openChannel(root, name));
+  if (named.length > 0) return named.filter((channel, i) => named.findIndex(({ path: other }) => other === channel.path) === i);
+  const all = listChannels(root);
+  if (all.length > 0) return all;
+  throw new ChatError("no_channel", `no channels in ${root}`, `agent-chat init NAME --root ${shellWord(root)}`);
+}
+
+/** Shows, then marks; what cannot be marked is said, and will be shown again. */
+async function deliver(call: Call, batches: readonly Batch[], budget: number, peek: boolean): Promise<void> {
+  const messages = batches.flatMap((batch) => batch.messages);
+  const shown = new Set(await show(messages, call.json, budget));
+  const rest = messages.length - shown.size;
+  const more = `${rest} more unread: ${peek ? "raise --max-bytes" : `run it again: ${call.again}`}`;
+  if (rest > 0) await (call.json ? call.note(more) : print(`${more}\n`));
+  for (const batch of peek ? [] : batches) {
+    try {
+      await interruptible((signal) => mark(batch, batch.messages.filter((message) => shown.has(message)), { signal }));
+    } catch (error) {
+      if (!(error instanceof ChatError) || EXIT[error.code] > 128) throw error;
+      call.note(`${error.message}; you will be shown these again`);
+    }
+  }
+}
+
+async function showThreads(call: Call, channels: readonly Channel[], budget: number): Promise<void> {
+  const threads = channels.map((channel) => lastMessages(channel, Infinity));
+  threads.flatMap(({ notes }) => notes).forEach(call.note);
+  const messages = threads.flatMap((thread) => thread.messages);
+  const shown = await show(messages, call.json, budget);
+  if (shown.length < messages.length) call.note(`${messages.length - shown.length} more not shown: raise --max-bytes`);
+  if (messages.length === 0) call.note(`no messages in ${channels.map((channel) => channel.path).join(", ")}`);
+}
+
+/** Waits, and looks after who is waiting for the output: once a second, and once more before anything is shown. */
+async function waitOwned(stop: AbortController, assertOwned: () => void, waiting: () => Promise<Batch[]>): Promise<Batch[]> {
+  assertOwned();
+  const timer = setInterval(() => {
+    try {
+      assertOwned();
+    } catch (error) {
+      stop.abort(error);
+    }
+  }, 1000);
+  try {
+    const batches = await waiting();
+    assertOwned();
+    return batches;
+  } finally {
+    clearInterval(timer);
+  }
+}
+
+function nothingNew(batches: readonly Batch[]): string {
+  const where = batches.map(({ channel, cursor, newest }) => {
+    const since = cursor.moved === undefined ? "nothing shown yet" : `shown ${visible(cursor.text ?? "")} by ${timestamp(cursor.moved)}`;
+    return `${channel.path} (newest #${newest}, ${since})`;
+  });
+  return `nothing new for ${batches[0]!.agent} in ${where.join(", ")}; seen ones: agent-chat peek`;
+}
+
+/** One row of `channels`, as `--json` prints it. */
+interface Row {
+  readonly channel: string;
+  readonly path: string;
+  readonly messages: number;
+  readonly unread?: number;
+  readonly members: readonly string[];
+  readonly topic: string;
+  readonly created: string;
+  readonly newest: { seq: number; from: string; title: string; ts: string } | null;
+}
+
+function describe(channel: Channel, name: Name | undefined, note: Note): Row {
+  const meta = readMeta(channel);
+  metaNotes(channel, meta).forEach(note);
+  const listing = listMessages(channel);
+  const last = lastOf(channel, listing, 1).messages[0];
+  const count = listing.entries.filter(({ seq }) => seq <= (last?.seq ?? 0)).length;
+  const unread = name === undefined ? {} : { unread: read(channel, name).messages.length };
+  const newest = last === undefined ? null : { seq: last.seq, from: last.from, title: last.title, ts: last.ts };
+  return { channel: channel.name, path: channel.path, messages: count, ...unread, members: meta.members, topic: meta.topic, created: meta.created, newest };
+}
+
+function channelLines({ channel, path: folder, messages, unread, members, newest }: Row): string {
+  const waiting = unread === undefined ? "" : `, ${unread} unread`;
+  const last = newest === null ? "no message yet" : `last: #${newest.seq} ${newest.from}: ${newest.title}`;
+  return visible(`${channel}  ${plural(messages, "message")}${waiting}  ${members.join(", ") || "(open)"}  ${folder}\n  ${last}`);
+}
+
+// ---- help ----------------------------------------------------------------------------------------------------------
+
+const EXIT_HELP = `exit codes:
+  0  done                        64  wrong usage
+  1  could not                  129  ended by SIGHUP
+  2  nothing came in time       130  ended by SIGINT
+  3  somebody else has it       143  ended by SIGTERM`;
+
+function columns(rows: readonly (readonly [string, string])[]): string {
+  const width = Math.max(...rows.map(([left]) => left.length));
+  return rows.map(([left, right]) => wrap(`  ${left.padEnd(width)}  `, right)).join("\n");
+}
+
+/** Words in lines under 80 wide, each line after the first indented like it. */
+function wrap(head: string, text: string): string {
+  const lines = [head];
+  for (const word of text.split(" ")) {
+    if (lines.at(-1)!.length + word.length >= 79) lines.push(" ".repeat(head.length));
+    lines[lines.length - 1] += /\S$/.test(lines.at(-1)!) && lines.at(-1)!.length > head.length ? ` ${word}` : word;
+  }
+  return lines.join("\n");
+}
+
+function optionRows(options: Options): [string, string][] {
+  return Object.entries(options).map(([name, { value, short, help }]) => {
+    const long = name.length > 1 ? `--${name}` : undefined;
+    const flags = [short === undefined ? undefined : `-${short}`, long].filter((flag) => flag !== undefined).join(", ");
+    return [value === undefined ? flags : `${flags} ${value}`, help];
+  });
+}
+
+function commandHelp(name: string, { summary, operands, options, examples }: Command): string {
+  const usage = `agent-chat ${name}${operands && ` ${operands}`} [options]`;
+  const rows = columns([...optionRows(options), ...optionRows(EVERYWHERE)]);
+  return `${usage}\n${summary}\n\noptions:\n${rows}\n\nexamples:\n${examples.join("\n")}\n`;
+}
+
+function generalHelp(): string {
+  const rows = Object.entries(COMMANDS).map(([name, { operands, summary }]): [string, string] => [`${name} ${operands}`.trim(), summary]);
+  const about = "agent-chat - agents leave each other numbered messages in a folder, and wait";
+  const session = ["agent-chat init review --members alice,bob", ...COMMANDS.post.examples.slice(0, 1), COMMANDS.wait.examples[0], COMMANDS.claim.examples[0]];
+  return `${about}\n\nagent-chat <command> [options]\n\n${columns(rows)}\n\noptions of every command, before or after it:\n${columns(optionRows(EVERYWHERE))}\n\n${EXIT_HELP}\n\nexamples:\n${session.join("\n")}\n\nonly read and wait mark messages as shown; agent-chat <command> --help says more\n`;
+}
+
+// ---- main ----------------------------------------------------------------------------------------------------------
+
+type Value = string | boolean | undefined;
+
+interface Parsed {
+  readonly name: string | undefined;
+  readonly values: Readonly<Record<string, Value>>;
+  readonly operands: readonly string[];
+}
+
+/** parseArgs refuses values that begin with a dash; agents send diffs, so a value is joined to its option first. */
+function joinValues(args: readonly string[], options: Options): string[] {
+  const takes = new Map(Object.entries(options).flatMap(([name, { value, short }]) => (value === undefined ? [] : [[`--${name}`, value], [`-${short}`, value]])) as [string, string][]);
+  const known = new Set(Object.keys(options).map((name) => `--${name}`));
+  const joined: string[] = [];
+  for (let i = 0; i < args.length; i++) {
+    const [arg, value] = [args[i]!, args[i + 1]];
+    if (arg === "--") return [...joined, ...args.slice(i)];
+    const given = value !== undefined && !known.has(value.split("=")[0]!);
+    if (takes.has(arg) && !given) throw new ChatError("usage", `${arg} needs a value: ${takes.get(arg)}`);
+    joined.push(takes.has(arg) ? `${arg}${arg.startsWith("--") ? "=" : ""}${args[++i]}` : arg);
+  }
+  return joined;
+}
+
+function parse(args: readonly string[]): Parsed {
+  const at = commandAt(args);
+  const name = args[at];
+  const entry = name === undefined ? undefined : commandNamed(name);
+  const options: Options = { ...EVERYWHERE, ...entry?.options };
+  const rest = joinValues(args.filter((_, i) => i !== at), options);
+  const config = Object.entries(options).map(([key, { value, short }]) => [key, { type: value === undefined ? "boolean" : "string", ...(short && { short }) }] as const);
+  try {
+    const { values, positionals, tokens } = parseArgs({ args: rest, options: Object.fromEntries(config), allowPositionals: true, tokens: true });
+    const twice = tokens.find((token, i) => token.kind === "option" && tokens.slice(0, i).some((other) => other.kind === "option" && other.name === token.name));
+    if (twice?.kind === "option") throw new ChatError("usage", `${twice.rawName} is given twice`);
+    return { name, values: values as Parsed["values"], operands: positionals };
+  } catch (error) {
+    if (error instanceof ChatError) throw error;
+    throw new ChatError("usage", unknownOption(error as Error, options), `agent-chat ${name ?? ""} --help`.replace("  ", " "));
+  }
+}
+
+/** The position of the command: the first word that is neither an option nor the value of one. */
+function commandAt(args: readonly string[]): number {
+  for (let i = 0; i < args.length; i++) {
+    if (!args[i]!.startsWith("-")) return i;
+    const option = (EVERYWHERE as Options)[args[i]!.slice(2)];
+    if (option?.value !== undefined) i++;
+  }
+  return args.length;
+}
+
+function commandNamed(name: string): Command {
+  const names = Object.keys(COMMANDS);
+  if (names.includes(name)) return COMMANDS[name as keyof typeof COMMANDS] as Command;
+  const near = nearest(name, names);
+  throw new ChatError("usage", `${quoted(name)} is not a command: ${names.join(", ")}`, near === undefined ? "agent-chat --help" : `agent-chat ${near}`);
+}
+
+function unknownOption(error: Error, options: Options): string {
+  const word = /'(-[^' ]*)/.exec(error.message)?.[1];
+  if (word === undefined || !isCode(error, "ERR_PARSE_ARGS_UNKNOWN_OPTION")) return error.message;
+  const near = nearest(word, Object.keys(options).map((name) => `--${name}`));
+  return `unknown option ${quoted(word)}${near === undefined ? "" : `; did you mean ${near}?`}`;
+}
+
+/** How many operands a command takes, from the line that help prints. */
+function checkOperands(name: string, { operands }: Command, given: readonly string[]): void {
+  const words = operands.split(" ").filter((word) => word !== "");
+  const [least, most] = [words.filter((word) => word.startsWith("<")).length, words.some((word) => word.includes("...")) ? Infinity : words.length];
+  const usage = `agent-chat ${name} ${operands}`.trim();
+  if (given.length < least) throw new ChatError("usage", `${name} needs ${words.slice(given.length).join(" ")}`, usage);
+  if (given.length > most) throw new ChatError("usage", `${quoted(given[most]!)} is one word too many for ${name}`, usage);
+}
+
+/** An argument with broken UTF-8 reaches us changed; only Linux tells what was really typed. */
+function checkArguments(args: readonly string[]): void {
+  if (!args.some((arg) => arg.includes("\ufffd"))) return;
+  const found = explaining("read the arguments", () => (fs.existsSync("/proc/self/cmdline") ? fs.readFileSync("/proc/self/cmdline") : Buffer.alloc(0)));
+  if (!isUtf8(found)) throw new ChatError("bad_value", "an argument is not valid UTF-8: nothing was done", "send the text with --body-file");
+}
+
+/** Who is calling: --as or --from, else $AGENT_CHAT_NAME. */
+function findName(as: Value, from: Value): Name | undefined {
+  const [byAs, byFrom] = [typeof as === "string" ? parseName("--as", as) : undefined, typeof from === "string" ? parseName("--from", from) : undefined];
+  if (byAs !== undefined && byFrom !== undefined && byAs !== byFrom) {
+    throw new ChatError("usage", `--as "${byAs}" and --from "${byFrom}" are two names for one sender`, "give one of them");
+  }
+  const environment = process.env["AGENT_CHAT_NAME"];
+  return byAs ?? byFrom ?? (environment ? parseName("AGENT_CHAT_NAME", environment) : undefined);
+}
+
+function toCall({ values, operands }: Parsed, args: readonly string[]): Call {
+  const json = values["json"] === true;
+  const note = talk(json);
+  const name = findName(values["as"], values["from"]);
+  const agent = (): Name => {
+    if (name !== undefined) return name;
+    throw new ChatError("no_name", "who are you? no name was given", "add --as NAME, or set AGENT_CHAT_NAME");
+  };
+  const again = `agent-chat ${args.map(shellWord).join(" ")}`;
+  return { root: findRoot(values["root"] as string | undefined, note), operands, json, again, note, agent, name };
+}
+
+async function run(args: readonly string[]): Promise<void> {
+  checkArguments(args);
+  const parsed = parse(args);
+  const { name, values, operands } = parsed;
+  if (values["version"]) return print(`${VERSION}\n`);
+  if (values["help"]) return print(name === undefined ? generalHelp() : commandHelp(name, commandNamed(name)));
+  if (name === undefined) throw new ChatError("usage", "no command was given", "agent-chat --help");
+  const entry = commandNamed(name);
+  checkOperands(name, entry, operands);
+  await entry.run(toCall(parsed, args), values as Given<Options>);
+}
+
+/** Prints an error, as text or as JSON, with the command that mends it; returns the exit code. */
+function report(error: unknown, args: readonly string[]): number {
+  if (!(error instanceof ChatError)) throw error; // a bug: its stack is what is needed
+  const { code, message, remedy } = error;
+  if (code === "closed" && remedy === undefined) return 0; // a closed pipe is no failure: nothing was marked
+  const again = code === "timeout" ? `agent-chat ${args.map(shellWord).join(" ")}` : remedy;
+  const text = `agent-chat: ${visible(message)}${again === undefined ? "" : `\n  try: ${again}`}`;
+  complain(args.includes("--json") ? JSON.stringify({ error: { code, message, try: again ?? null } }) : text);
+  return EXIT[code];
+}
+
+/** Runs one command line; returns its exit code. */
+export async function main(args: readonly string[]): Promise<number> {
+  try {
+    await run(args);
+    return 0;
+  } catch (error) {
+    return report(error, args);
+  }
+}
+
+if (process.argv[1] !== undefined && fs.realpathSync(process.argv[1]) === import.meta.filename) {
+  void main(process.argv.slice(2)).then((code) => (process.exitCode = code));
+}
