@@ -239,7 +239,7 @@ function shellWord(text: string): string {
 
 const NAME_MAX = 40; // so that the file name of a message stays under every limit
 const CHANNEL_MAX = 64;
-const DEVICE = /^(con|prn|aux|nul|com\d|lpt\d)(\.|$)/i; // Windows opens a device for these, with any ending
+const DEVICE = /^(con|prn|aux|nul|com\d|lpt\d)(\.|$)/; // Windows opens a device for these, with any ending
 
 /** The form in which names are compared: no leading @, no case, no space around. */
 function foldName(text: string): string {
@@ -268,7 +268,7 @@ function asciiSlug(text: string, max: number): string {
 
 /** Whether a word is one path segment that every system can keep (SPEC 3.3). */
 function isSafeSegment(text: string): boolean {
-  return !/[/\\:*?"<>|\x00-\x1f\x7f]|^[._ -]|[. ]$|^$/.test(text) && !DEVICE.test(text) && Buffer.byteLength(text) <= 200;
+  return !/[/\\:*?"<>|\x00-\x1f\x7f]|^[._ -]|[. ]$|^$/.test(text) && !DEVICE.test(text.toLowerCase()) && Buffer.byteLength(text) <= 200;
 }
 
 function parseNewChannel(text: string): string {
@@ -320,15 +320,16 @@ function formatValue(text: string): string {
   return JSON.stringify(text).replace(/[\x7f-\x9f\ufeff\ufffe\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
-const YAML_WORD = /^(~|null|true|false|yes|no|on|off|y|n|=|<<)$/i;
-const YAML_NUMBER = /^[-+]?(0b[01_]+|0o?[0-7_]+|0x[\da-f_]+|\d[\d_]*(:[0-5]?\d)*(\.[\d_]*)?(e[-+]?\d+)?|\.\d[\d_]*(e[-+]?\d+)?|\.inf|\.nan)$/i;
-const YAML_DATE = /^\d{4}-\d\d?-\d\d?([t\s].*)?$/i;
+const YAML_WORD = /^(~|null|true|false|yes|no|on|off|y|n|=|<<)$/;
+const YAML_NUMBER = /^[-+]?(0b[01_]+|0o?[0-7_]+|0x[\da-f_]+|\d[\d_]*(:[0-5]?\d)*(\.[\d_]*)?(e[-+]?\d+)?|\.\d[\d_]*(e[-+]?\d+)?|\.inf|\.nan)$/;
+const YAML_DATE = /^\d{4}-\d\d?-\d\d?([t\s].*)?$/;
 
 function needsQuotes(text: string): boolean {
   if (text === "" || text !== text.trim()) return true;
   if (/^[-?:](\s|$)|^[,[\]{}#&*!|>'"%@`]|^(---|\.\.\.)|:(\s|$)|\s#/.test(text)) return true;
   if (/[\x00-\x1f\x7f-\x9f\ufeff\ufffe\uffff]/.test(text)) return true;
-  return YAML_WORD.test(text) || YAML_NUMBER.test(text) || YAML_DATE.test(text);
+  const word = text.toLowerCase();
+  return YAML_WORD.test(word) || YAML_NUMBER.test(word) || YAML_DATE.test(word);
 }
 
 /** Only what `formatValue` would have quoted is unquoted: the reference writes `"q"` and means the quotes. */
@@ -432,12 +433,18 @@ function titleFrom(body: string): string {
   const line = body.split(/[\r\n]/).find((text) => text.trim() !== "") ?? "";
   const text = oneLine(line).replace(/^\s*#+\s+/, "").trim();
   const letters = [...text];
-  return letters.length <= TITLE_FROM_BODY ? text : `${letters.slice(0, TITLE_FROM_BODY - 1).join("").trimEnd()}…`;
+  return letters.length <= TITLE_FROM_BODY ? text : `${letters.slice(0, TITLE_FROM_BODY - 1).join("").trimEnd()}\u2026`;
 }
 
 // ---- files ---------------------------------------------------------------------------------------------------------
 
 const TRIES = 5; // of a step that Windows refuses for a moment while another process has the file open
+
+/** Milliseconds on a clock that nobody sets; `performance` would cost a millisecond of every start. */
+function monotonic(): number {
+  const [seconds, nanos] = process.hrtime();
+  return seconds * 1e3 + nanos / 1e6;
+}
 
 function nonce(): string {
   return Math.random().toString(36).slice(2, 12).padEnd(10, "0");
@@ -464,8 +471,15 @@ function writeAll(fd: number, text: string): void {
   for (let done = 0; done < bytes.length; ) done += fs.writeSync(fd, bytes, done, bytes.length - done, done);
 }
 
+function readAll(fd: number, size: number): Buffer {
+  const bytes = Buffer.allocUnsafe(size);
+  let done = 0;
+  for (let got = -1; done < size && got !== 0; done += got) got = fs.readSync(fd, bytes, done, size - done, done);
+  return bytes.subarray(0, done);
+}
+
 /** The bytes of a regular file; never follows a link, never waits on a pipe. Throws the system's error. */
-function readRegular(file: string): { bytes: Buffer; modified: Date } | "folder" | "link" | "special" {
+function readRegular(file: string): { bytes: Buffer; stat: fs.Stats } | "folder" | "link" | "special" {
   const { O_RDONLY, O_NOFOLLOW = 0, O_NONBLOCK = 0 } = fs.constants;
   let fd: number;
   try {
@@ -479,7 +493,7 @@ function readRegular(file: string): { bytes: Buffer; modified: Date } | "folder"
   try {
     const stat = fs.fstatSync(fd);
     if (!stat.isFile()) return stat.isDirectory() ? "folder" : "special";
-    return { bytes: fs.readFileSync(fd), modified: stat.mtime };
+    return { bytes: readAll(fd, stat.size), stat };
   } finally {
     fs.closeSync(fd);
   }
@@ -571,7 +585,7 @@ interface Sight {
  * Throws `locked` after 20 s, naming the path to remove.
  */
 async function withLock<T>(lock: string, signal: AbortSignal | undefined, body: (draft: Draft) => T): Promise<T> {
-  const deadline = performance.now() + PATIENCE_MS;
+  const deadline = monotonic() + PATIENCE_MS;
   const sight: Sight = { look: "", since: 0 };
   for (;;) {
     signal?.throwIfAborted();
@@ -587,7 +601,7 @@ async function withLock<T>(lock: string, signal: AbortSignal | undefined, body: 
         release(draft);
       }
     }
-    if (performance.now() >= deadline) {
+    if (monotonic() >= deadline) {
       const held = `the lock ${quoted(lock)} was not free for ${PATIENCE_MS / 1000} s`;
       throw new ChatError("locked", held, `rm -r ${shellWord(lock)}`);
     }
@@ -667,8 +681,8 @@ function isStale(lock: string, sight: Sight): boolean {
   const drafts = stat.isDirectory() ? draftsIn(lock) : [];
   if (drafts.length > 0 && drafts.every(isDead)) return true;
   const look = `${stat.ino} ${stat.mtimeNs} ${drafts.join(" ")}`;
-  if (look !== sight.look) Object.assign(sight, { look, since: performance.now() });
-  return performance.now() - sight.since >= STALE_MS;
+  if (look !== sight.look) Object.assign(sight, { look, since: monotonic() });
+  return monotonic() - sight.since >= STALE_MS;
 }
 
 function isDead(draft: string): boolean {
@@ -942,7 +956,7 @@ function address(channel: Channel, outgoing: Outgoing, body: string, notes: stri
     from,
     to,
     reply_to: outgoing.reply ?? null,
-    ts: timestamp(),
+    ts: "",
     status: oneLine(outgoing.status ?? "discussion"),
     title: oneLine(title),
     body,
@@ -955,7 +969,6 @@ function publish(channel: Channel, draft: Draft, unnumbered: Message): Message {
   for (let seq = highest(channel, listMessages(channel).entries) + 1; ; seq++) {
     const file = `${String(seq).padStart(4, "0")}-${unnumbered.from}-${slug}.md`;
     const message: Message = { ...unnumbered, seq, file, path: path.join(channel.path, file), ts: timestamp() };
-    fs.ftruncateSync(draft.fd);
     writeAll(draft.fd, formatMessage(message));
     fs.fsyncSync(draft.fd);
     try {
@@ -963,6 +976,7 @@ function publish(channel: Channel, draft: Draft, unnumbered: Message): Message {
       return message;
     } catch (error) {
       if (!isCode(error, "EEXIST")) throw error;
+      fs.ftruncateSync(draft.fd);
     }
   }
 }
@@ -1092,8 +1106,8 @@ function readCursor(channel: Channel, agent: Name): CursorFile {
     if (typeof found === "string") return { ...none, text: "", problem: `is a ${found}` };
     const text = found.bytes.toString();
     const cursor = parseCursor(text);
-    if (cursor !== undefined) return { text, cursor, moved: found.modified, problem: undefined };
-    return { ...none, text, moved: found.modified, problem: `holds ${quoted(text.slice(0, 40))}` };
+    if (cursor !== undefined) return { text, cursor, moved: found.stat.mtime, problem: undefined };
+    return { ...none, text, moved: found.stat.mtime, problem: `holds ${quoted(text.slice(0, 40))}` };
   } catch (error) {
     if (isCode(error, "ENOENT", "ENOTDIR")) return none;
     throw error;
@@ -1240,7 +1254,7 @@ interface Watch {
 export async function wait(channels: readonly Channel[] | (() => readonly Channel[]), agent: string, how: Waiting = {}): Promise<Batch[]> {
   const { timeout = TIMEOUT_S, interval = INTERVAL_S, signal, onNote } = how;
   const name = parseName("agent", agent);
-  const deadline = performance.now() + timeout * 1000;
+  const deadline = monotonic() + timeout * 1000;
   const watches = new Map<string, Watch>();
   for (;;) {
     signal?.throwIfAborted();
@@ -1249,7 +1263,7 @@ export async function wait(channels: readonly Channel[] | (() => readonly Channe
     }
     const batches = [...watches.values()].flatMap((watch) => explaining(`watch ${quoted(watch.reader.channel.path)}`, () => tick(watch, onNote)));
     if (batches.length > 0) return batches;
-    const left = deadline - performance.now();
+    const left = deadline - monotonic();
     if (left <= 0) throw new ChatError("timeout", timeoutLine(name, timeout, [...watches.values()]));
     await sleep(Math.min(left, Math.max(interval, INTERVAL_MIN_S) * 1000), signal);
   }
@@ -1268,8 +1282,8 @@ function tick(watch: Watch, onNote: Waiting["onNote"]): Batch[] {
     throw new ChatError("gone", `the channel's folder ${channel.path} ${what} while waiting`, "agent-chat channels");
   }
   const settled = stat.mtimeMs === watch.modified && Math.abs(Date.now() - stat.mtimeMs) >= FRESH_MS;
-  if (settled && performance.now() - watch.listedAt < RELIST_MS) return [];
-  Object.assign(watch, { folder: stat.ino, modified: stat.mtimeMs, listedAt: performance.now() });
+  if (settled && monotonic() - watch.listedAt < RELIST_MS) return [];
+  Object.assign(watch, { folder: stat.ino, modified: stat.mtimeMs, listedAt: monotonic() });
   const batch = look(watch.reader);
   watch.newest = batch.newest;
   tellNotes(watch, batch, onNote);
@@ -1278,7 +1292,7 @@ function tick(watch: Watch, onNote: Waiting["onNote"]): Batch[] {
 
 /** A file that is being written is not yet odd: it is named once it has stayed so, or when the wait ends. */
 function tellNotes({ notes }: Watch, batch: Batch, onNote: Waiting["onNote"]): void {
-  const now = performance.now();
+  const now = monotonic();
   for (const note of batch.notes) {
     const since = notes.get(note) ?? now;
     const due = since >= 0 && (batch.messages.length > 0 || now - since >= HALF_WRITTEN_MS || note.includes("is not believed"));
@@ -1297,7 +1311,7 @@ function timeoutLine(agent: Name, timeout: number, watches: readonly Watch[]): s
 /** The id in `12`, `task-12`, `task-12.md` or the name of a taken task's file; throws `bad_name`. */
 export function parseTask(text: string): string {
   const match = /^(?:\.[/\\])?(?:task-)?([A-Za-z0-9][A-Za-z0-9_-]{0,63})(?:\.(?:CLAIMED|DONE)-[a-z0-9-]+)?(?:\.md)?$/.exec(text.trim());
-  if (match !== null && !DEVICE.test(match[1]!)) return match[1]!;
+  if (match !== null && !DEVICE.test(match[1]!.toLowerCase())) return match[1]!;
   throw new ChatError("bad_name", `${quoted(text)} is not a task: write 12, task-12 or task-12.md`, "agent-chat claim --help");
 }
 
@@ -1787,7 +1801,7 @@ export const COMMANDS = {
 } as const;
 
 function plural(count: number, noun: string): string {
-  return `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+  return `${String(count).replace(/\B(?=(\d{3})+$)/g, ",")} ${noun}${count === 1 ? "" : "s"}`;
 }
 
 function parseCount(what: string, text: string): number {
@@ -2097,5 +2111,5 @@ export async function main(args: readonly string[]): Promise<number> {
 }
 
 if (process.argv[1] !== undefined && fs.realpathSync(process.argv[1]) === import.meta.filename) {
-  void main(process.argv.slice(2)).then((code) => (process.exitCode = code));
+  void main(process.argv.slice(2)).then((code) => process.exit(code)); // all output was written synchronously: nothing is pending
 }
