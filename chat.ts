@@ -262,13 +262,24 @@ export function parseName(what: string, text: string): Name {
 }
 
 function asciiSlug(text: string, max: number): string {
-  const plain = text.normalize("NFKD").replace(/[\u0300-\u036f]/g, "").toLowerCase();
-  return plain.replace(/[^a-z0-9]+/g, "-").replace(/^-+/, "").slice(0, max).replace(/-+$/, "");
+  const plain = text
+    .normalize("NFKD")
+    .replace(/[\u0300-\u036f]/g, "")
+    .toLowerCase();
+  return plain
+    .replace(/[^a-z0-9]+/g, "-")
+    .replace(/^-+/, "")
+    .slice(0, max)
+    .replace(/-+$/, "");
 }
 
 /** Whether a word is one path segment that every system can keep (SPEC 3.3). */
 function isSafeSegment(text: string): boolean {
-  return !/[/\\:*?"<>|\x00-\x1f\x7f]|^[._ -]|[. ]$|^$/.test(text) && !DEVICE.test(text.toLowerCase()) && Buffer.byteLength(text) <= 200;
+  return (
+    !/[/\\:*?"<>|\x00-\x1f\x7f]|^[._ -]|[. ]$|^$/.test(text) &&
+    !DEVICE.test(text.toLowerCase()) &&
+    Buffer.byteLength(text) <= 200
+  );
 }
 
 function parseNewChannel(text: string): string {
@@ -317,11 +328,15 @@ function oneLine(text: string): string {
 /** A header value as a YAML scalar: quoted only where a YAML reader would take it for something else (SPEC 4.5). */
 function formatValue(text: string): string {
   if (!needsQuotes(text)) return text;
-  return JSON.stringify(text).replace(/[\x7f-\x9f\ufeff\ufffe\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return JSON.stringify(text).replace(
+    /[\x7f-\x9f\ufeff\ufffe\uffff]/g,
+    (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
 }
 
 const YAML_WORD = /^(~|null|true|false|yes|no|on|off|y|n|=|<<)$/;
-const YAML_NUMBER = /^[-+]?(0b[01_]+|0o?[0-7_]+|0x[\da-f_]+|\d[\d_]*(:[0-5]?\d)*(\.[\d_]*)?(e[-+]?\d+)?|\.\d[\d_]*(e[-+]?\d+)?|\.inf|\.nan)$/;
+const YAML_NUMBER =
+  /^[-+]?(0b[01_]+|0o?[0-7_]+|0x[\da-f_]+|\d[\d_]*(:[0-5]?\d)*(\.[\d_]*)?(e[-+]?\d+)?|\.\d[\d_]*(e[-+]?\d+)?|\.inf|\.nan)$/;
 const YAML_DATE = /^\d{4}-\d\d?-\d\d?([t\s].*)?$/;
 
 function needsQuotes(text: string): boolean {
@@ -347,7 +362,13 @@ function formatMessage(message: Message): string {
   const { seq, from, to, reply_to, channel, ts, status, title, body } = message;
   const head = ["---", `seq: ${seq}`, `from: ${from}`, `to: ${to.join(", ") || "all"}`];
   if (reply_to !== null) head.push(`reply_to: ${reply_to}`);
-  head.push(`channel: ${formatValue(channel)}`, `ts: ${ts}`, `status: ${formatValue(status)}`, `title: ${formatValue(title)}`, "---");
+  head.push(
+    `channel: ${formatValue(channel)}`,
+    `ts: ${ts}`,
+    `status: ${formatValue(status)}`,
+    `title: ${formatValue(title)}`,
+    "---",
+  );
   return `${head.join("\n")}\n${body}${body.endsWith("\n") ? "" : "\n"}`;
 }
 
@@ -369,7 +390,10 @@ function splitMessage(text: string): { fields: Map<string, string>; body: string
 }
 
 function parseRecipients(text: string): string[] {
-  const words = text.trim().replace(/^\[(.*)\]$/, "$1").split(",");
+  const words = text
+    .trim()
+    .replace(/^\[(.*)\]$/, "$1")
+    .split(",");
   const names = words.map((word) => foldName(word.trim().replace(/^(["'])(.*)\1$/, "$2")));
   return names.some((name) => name === "all" || name === "*") ? [] : [...new Set(names.filter((name) => name !== ""))];
 }
@@ -410,11 +434,21 @@ function timestamp(now = new Date()): string {
 function checkBody(text: string): string {
   const body = text.replace(/^\ufeff/, "");
   const size = Buffer.byteLength(body);
-  if (body.trim() === "") throw new ChatError("no_body", "the body is blank: nothing was posted", "agent-chat post --help");
-  if (body.includes("\0")) throw new ChatError("bad_body", "the body holds a NUL byte: nothing was posted", "send text, or a path to the file");
+  if (body.trim() === "")
+    throw new ChatError("no_body", "the body is blank: nothing was posted", "agent-chat post --help");
+  if (body.includes("\0"))
+    throw new ChatError(
+      "bad_body",
+      "the body holds a NUL byte: nothing was posted",
+      "send text, or a path to the file",
+    );
   if (!body.isWellFormed()) throw new ChatError("bad_body", "the body is not valid Unicode: nothing was posted");
   if (size > BODY_MAX) {
-    throw new ChatError("too_big", `the body has ${size} bytes, more than ${BODY_MAX}: nothing was posted`, "post a path to the file instead");
+    throw new ChatError(
+      "too_big",
+      `the body has ${size} bytes, more than ${BODY_MAX}: nothing was posted`,
+      "post a path to the file instead",
+    );
   }
   return body;
 }
@@ -426,14 +460,25 @@ function decodeBody(bytes: Uint8Array): string {
     return new TextDecoder(mark === "255,254" ? "utf-16le" : "utf-16be").decode(bytes);
   }
   if (isUtf8(bytes)) return Buffer.from(bytes).toString("utf8");
-  throw new ChatError("bad_body", "the body is not valid UTF-8: nothing was posted", "convert it first: iconv -f latin1 -t utf-8");
+  throw new ChatError(
+    "bad_body",
+    "the body is not valid UTF-8: nothing was posted",
+    "convert it first: iconv -f latin1 -t utf-8",
+  );
 }
 
 function titleFrom(body: string): string {
   const line = body.split(/[\r\n]/).find((text) => text.trim() !== "") ?? "";
-  const text = oneLine(line).replace(/^\s*#+\s+/, "").trim();
+  const text = oneLine(line)
+    .replace(/^\s*#+\s+/, "")
+    .trim();
   const letters = [...text];
-  return letters.length <= TITLE_FROM_BODY ? text : `${letters.slice(0, TITLE_FROM_BODY - 1).join("").trimEnd()}\u2026`;
+  return letters.length <= TITLE_FROM_BODY
+    ? text
+    : `${letters
+        .slice(0, TITLE_FROM_BODY - 1)
+        .join("")
+        .trimEnd()}\u2026`;
 }
 
 // ---- files ---------------------------------------------------------------------------------------------------------
@@ -468,7 +513,7 @@ function persistently<T>(step: () => T): T {
 
 function writeAll(fd: number, text: string): void {
   const bytes = Buffer.from(text);
-  for (let done = 0; done < bytes.length; ) done += fs.writeSync(fd, bytes, done, bytes.length - done, done);
+  for (let done = 0; done < bytes.length;) done += fs.writeSync(fd, bytes, done, bytes.length - done, done);
 }
 
 function readAll(fd: number, size: number): Buffer {
@@ -564,7 +609,11 @@ function sleep(ms: number, signal?: AbortSignal): Promise<void> {
 const STALE_MS = 5_000; // a writer holds the lock for milliseconds; one that stands this long has stopped
 const PATIENCE_MS = 20_000; // longer than stale, or one crash would fail everybody else
 const RETRY_MS = 24; // at most, and at least 1
-const HOST = os.hostname().replace(/[^A-Za-z0-9-]+/g, "-").slice(0, 60) || "host";
+const HOST =
+  os
+    .hostname()
+    .replace(/[^A-Za-z0-9-]+/g, "-")
+    .slice(0, 60) || "host";
 
 /** The file in the lock folder that shows whose lock it is, and holds what is about to be published. */
 interface Draft {
@@ -615,7 +664,8 @@ function takeLock(lock: string): Draft | undefined {
     fs.mkdirSync(lock);
   } catch (error) {
     if (isCode(error, "EEXIST") || (process.platform === "win32" && isCode(error, "EPERM", "EBUSY"))) return undefined;
-    if (isCode(error, "ENOENT")) throw new ChatError("gone", `the folder ${path.dirname(lock)} is gone`, "agent-chat channels");
+    if (isCode(error, "ENOENT"))
+      throw new ChatError("gone", `the folder ${path.dirname(lock)} is gone`, "agent-chat channels");
     throw error;
   }
   const draft = openDraft(lock);
@@ -748,13 +798,17 @@ export function listChannels(root: string): Channel[] {
  */
 export function openChannel(root: string, name: string): Channel {
   const base = absolute(root);
-  if (!isSafeSegment(name)) throw new ChatError("bad_name", `${quoted(name)} is not a name of a channel`, "agent-chat channels");
-  const found = explaining(`open channel ${quoted(name)}`, () => [name, foldName(name)].find((n) => isChannel(path.join(base, n))));
+  if (!isSafeSegment(name))
+    throw new ChatError("bad_name", `${quoted(name)} is not a name of a channel`, "agent-chat channels");
+  const found = explaining(`open channel ${quoted(name)}`, () =>
+    [name, foldName(name)].find((n) => isChannel(path.join(base, n))),
+  );
   if (found !== undefined) return { root: base, name: found, path: path.join(base, found) };
   const known = listChannels(base).map((channel) => channel.name);
   const near = nearest(foldName(name), known);
   const there = known.length === 0 ? "there are none" : `there are: ${known.join(", ")}`;
-  const mend = near === undefined ? `agent-chat init ${shellWord(name)} --root ${shellWord(base)}` : `use ${quoted(near)}`;
+  const mend =
+    near === undefined ? `agent-chat init ${shellWord(name)} --root ${shellWord(base)}` : `use ${quoted(near)}`;
   throw new ChatError("no_channel", `no channel ${quoted(name)} in ${base}; ${there}`, mend);
 }
 
@@ -765,9 +819,19 @@ export function readMeta(channel: Channel): Meta {
     const found = readRegular(metaPath(channel.path));
     if (typeof found === "string") return { ...nothing, problem: `is a ${found}` };
     try {
-      const { members, topic, created } = JSON.parse(found.bytes.toString().replace(/^\ufeff/, "")) as Record<string, unknown>;
-      const names = Array.isArray(members) ? members.filter((m): m is string => typeof m === "string" && m.trim() !== "") : [];
-      return { ...nothing, members: [...new Set(names.map(foldName))], topic: String(topic ?? ""), created: String(created ?? "") };
+      const { members, topic, created } = JSON.parse(found.bytes.toString().replace(/^\ufeff/, "")) as Record<
+        string,
+        unknown
+      >;
+      const names = Array.isArray(members)
+        ? members.filter((m): m is string => typeof m === "string" && m.trim() !== "")
+        : [];
+      return {
+        ...nothing,
+        members: [...new Set(names.map(foldName))],
+        topic: String(topic ?? ""),
+        created: String(created ?? ""),
+      };
     } catch {
       return { ...nothing, problem: "is not a JSON object" };
     }
@@ -776,7 +840,9 @@ export function readMeta(channel: Channel): Meta {
 
 /** A line of talk for a `_meta.json` that could not be understood. */
 function metaNotes(channel: Channel, meta: Meta): string[] {
-  return meta.problem === undefined ? [] : [`${quoted(metaPath(channel.path))} ${meta.problem}: the channel is taken as open`];
+  return meta.problem === undefined
+    ? []
+    : [`${quoted(metaPath(channel.path))} ${meta.problem}: the channel is taken as open`];
 }
 
 /**
@@ -873,12 +939,16 @@ function parseEntries(names: Iterable<string>): Entry[] {
 function inspect(channel: Channel, entry: Entry): Finding {
   try {
     const found = readRegular(path.join(channel.path, entry.file));
-    if (typeof found === "string") return { kind: "odd", reason: `is a ${found === "special" ? "special file" : found}` };
+    if (typeof found === "string")
+      return { kind: "odd", reason: `is a ${found === "special" ? "special file" : found}` };
     const message = parseMessage(channel, entry, found.bytes.toString());
     return typeof message === "string" ? { kind: "odd", reason: message } : { kind: "message", message };
   } catch (error) {
     if (isCode(error, "ENOENT")) return { kind: "gone" };
-    return { kind: "unreadable", reason: `could not be read (${(error as NodeJS.ErrnoException).code ?? String(error)})` };
+    return {
+      kind: "unreadable",
+      reason: `could not be read (${(error as NodeJS.ErrnoException).code ?? String(error)})`,
+    };
   }
 }
 
@@ -892,7 +962,9 @@ function highest(channel: Channel, entries: readonly Entry[]): number {
 }
 
 function findMessages(channel: Channel, seq: number): Message[] {
-  const found = listMessages(channel).entries.filter((entry) => entry.seq === seq).map((entry) => inspect(channel, entry));
+  const found = listMessages(channel)
+    .entries.filter((entry) => entry.seq === seq)
+    .map((entry) => inspect(channel, entry));
   return found.flatMap((finding) => (finding.kind === "message" ? [finding.message] : []));
 }
 
@@ -901,7 +973,11 @@ export function lastMessages(channel: Channel, count: number): { messages: Messa
   return lastOf(channel, listMessages(channel), count);
 }
 
-function lastOf(channel: Channel, { entries, strays }: Listing, count: number): { messages: Message[]; notes: string[] } {
+function lastOf(
+  channel: Channel,
+  { entries, strays }: Listing,
+  count: number,
+): { messages: Message[]; notes: string[] } {
   const [messages, notes]: [Message[], string[]] = [[], oddities(channel, strays)];
   for (let i = entries.length - 1; i >= 0 && messages.length < count; i--) {
     const finding = inspect(channel, entries[i]!);
@@ -942,12 +1018,18 @@ function address(channel: Channel, outgoing: Outgoing, body: string, notes: stri
   const answered = outgoing.reply === undefined ? [] : repliedTo(channel, outgoing.reply, notes);
   const to = outgoing.to === undefined ? replyAddress(from, answered) : recipients(outgoing.to, meta);
   if (to.length > 0 && to.every((name) => name === from)) {
-    throw new ChatError("only_self", `a message from "${from}" only to "${from}" would never be shown to anybody`, "--to another agent, or all");
+    throw new ChatError(
+      "only_self",
+      `a message from "${from}" only to "${from}" would never be shown to anybody`,
+      "--to another agent, or all",
+    );
   }
   notes.push(...metaNotes(channel, meta));
   if (outgoing.force !== true && outgoing.to !== undefined) checkRecipients(channel, meta, to, notes);
-  if (meta.members.length > 0 && !meta.members.includes(from)) notes.push(`"${from}" is not a member of "${channel.name}" (${meta.members.join(", ")})`);
-  const title = outgoing.title ?? (answered[0] === undefined ? titleFrom(body) : `re: ${answered[0].title.replace(/^re: /i, "")}`);
+  if (meta.members.length > 0 && !meta.members.includes(from))
+    notes.push(`"${from}" is not a member of "${channel.name}" (${meta.members.join(", ")})`);
+  const title =
+    outgoing.title ?? (answered[0] === undefined ? titleFrom(body) : `re: ${answered[0].title.replace(/^re: /i, "")}`);
   return {
     channel: channel.name,
     seq: 0,
@@ -984,9 +1066,14 @@ function publish(channel: Channel, draft: Draft, unnumbered: Message): Message {
 function repliedTo(channel: Channel, seq: number, notes: string[]): Message[] {
   const found = findMessages(channel, seq);
   if (found.length === 0) {
-    throw new ChatError("no_message", `no message #${seq} in ${channel.path} to reply to`, `agent-chat peek ${shellWord(channel.name)}`);
+    throw new ChatError(
+      "no_message",
+      `no message #${seq} in ${channel.path} to reply to`,
+      `agent-chat peek ${shellWord(channel.name)}`,
+    );
   }
-  if (found.length > 1) notes.push(`${found.length} messages are #${seq}: ${found.map((message) => message.file).join(", ")}`);
+  if (found.length > 1)
+    notes.push(`${found.length} messages are #${seq}: ${found.map((message) => message.file).join(", ")}`);
   return found;
 }
 
@@ -1000,19 +1087,29 @@ function replyAddress(from: Name, answered: readonly Message[]): string[] {
 function recipients(words: readonly string[], meta: Meta): string[] {
   const all = words.map(foldName);
   if (all.some((word) => word === "all" || word === "*")) return [];
-  return [...new Set(words.map((word) => (meta.members.includes(foldName(word)) ? foldName(word) : parseName("recipient", word))))];
+  return [
+    ...new Set(
+      words.map((word) => (meta.members.includes(foldName(word)) ? foldName(word) : parseName("recipient", word))),
+    ),
+  ];
 }
 
 /** Refuses, or in an open channel notes, recipients who are no members and have neither posted nor read (SPEC 3.4). */
 function checkRecipients(channel: Channel, meta: Meta, to: readonly string[], notes: string[]): void {
   const readers = cursorNames(channel);
-  const strangers = to.filter((name) => !meta.members.includes(name) && !readers.includes(name) && !hasPosted(channel, name));
+  const strangers = to.filter(
+    (name) => !meta.members.includes(name) && !readers.includes(name) && !hasPosted(channel, name),
+  );
   for (const name of strangers) {
     const near = nearest(name, [...meta.members, ...readers]);
     const hint = near === undefined ? "" : `; did you mean "${near}"?`;
     if (meta.members.length > 0) {
       const members = `members: ${meta.members.join(", ")}${hint}`;
-      throw new ChatError("unknown_recipient", `"${name}" is not known in "${channel.name}" at ${channel.path}; ${members}`, near === undefined ? "--force sends it all the same" : `--to ${near}`);
+      throw new ChatError(
+        "unknown_recipient",
+        `"${name}" is not known in "${channel.name}" at ${channel.path}; ${members}`,
+        near === undefined ? "--force sends it all the same" : `--to ${near}`,
+      );
     }
     notes.push(`"${name}" has never posted or read in "${channel.name}"${hint}`);
   }
@@ -1020,7 +1117,9 @@ function checkRecipients(channel: Channel, meta: Meta, to: readonly string[], no
 
 function hasPosted(channel: Channel, name: string): boolean {
   const slug = asciiSlug(name, NAME_MAX);
-  const possible = listMessages(channel).entries.filter(({ file }) => file.startsWith(`${slug}-`, file.indexOf("-") + 1));
+  const possible = listMessages(channel).entries.filter(({ file }) =>
+    file.startsWith(`${slug}-`, file.indexOf("-") + 1),
+  );
   return possible.some((entry) => {
     const finding = inspect(channel, entry);
     return finding.kind === "message" && finding.message.from === name;
@@ -1083,7 +1182,10 @@ function union(a: Cursor, b: Cursor): Cursor {
 /** The messages from which a cursor grows: by number, by file name where two share a number. */
 function cursorOf(entries: readonly Entry[], shared: ReadonlySet<number>): Cursor {
   const [own, both] = [entries.filter(({ seq }) => !shared.has(seq)), entries.filter(({ seq }) => shared.has(seq))];
-  return toCursor(own.map(({ seq }) => [seq, seq]), both.map(({ file }) => file));
+  return toCursor(
+    own.map(({ seq }) => [seq, seq]),
+    both.map(({ file }) => file),
+  );
 }
 
 function holds({ ranges, files }: Cursor, { seq, file }: Entry, shared: ReadonlySet<number>): boolean {
@@ -1203,7 +1305,9 @@ function doubt(file: CursorFile, newest: number): CursorFile {
 
 function cursorNotes({ channel, agent, cursor }: Reader): string[] {
   if (cursor.problem === undefined) return [];
-  return [`the cursor ${quoted(cursorPath(channel, agent))} ${cursor.problem}: it is not believed, everything counts as unread`];
+  return [
+    `the cursor ${quoted(cursorPath(channel, agent))} ${cursor.problem}: it is not believed, everything counts as unread`,
+  ];
 }
 
 /** Numbers that more than one message has, as two clones give out that git then merges. */
@@ -1251,7 +1355,11 @@ interface Watch {
  * A tick is one `stat`; it lists only where something may have changed. Marks nothing, like `read`.
  * Throws `timeout`, and `gone` where a folder vanishes or is replaced; rejects with the signal's reason.
  */
-export async function wait(channels: readonly Channel[] | (() => readonly Channel[]), agent: string, how: Waiting = {}): Promise<Batch[]> {
+export async function wait(
+  channels: readonly Channel[] | (() => readonly Channel[]),
+  agent: string,
+  how: Waiting = {},
+): Promise<Batch[]> {
   const { timeout = TIMEOUT_S, interval = INTERVAL_S, signal, onNote } = how;
   const name = parseName("agent", agent);
   const deadline = monotonic() + timeout * 1000;
@@ -1261,7 +1369,9 @@ export async function wait(channels: readonly Channel[] | (() => readonly Channe
     for (const channel of typeof channels === "function" ? channels() : channels) {
       if (!watches.has(channel.path)) watches.set(channel.path, openWatch(channel, name));
     }
-    const batches = [...watches.values()].flatMap((watch) => explaining(`watch ${quoted(watch.reader.channel.path)}`, () => tick(watch, onNote)));
+    const batches = [...watches.values()].flatMap((watch) =>
+      explaining(`watch ${quoted(watch.reader.channel.path)}`, () => tick(watch, onNote)),
+    );
     if (batches.length > 0) return batches;
     const left = deadline - monotonic();
     if (left <= 0) throw new ChatError("timeout", timeoutLine(name, timeout, [...watches.values()]));
@@ -1270,7 +1380,14 @@ export async function wait(channels: readonly Channel[] | (() => readonly Channe
 }
 
 function openWatch(channel: Channel, agent: Name): Watch {
-  return { reader: openReader(channel, agent), notes: new Map(), folder: undefined, modified: NaN, listedAt: -Infinity, newest: 0 };
+  return {
+    reader: openReader(channel, agent),
+    notes: new Map(),
+    folder: undefined,
+    modified: NaN,
+    listedAt: -Infinity,
+    newest: 0,
+  };
 }
 
 /** One look at one channel: the batch if it has messages, else nothing. */
@@ -1295,7 +1412,8 @@ function tellNotes({ notes }: Watch, batch: Batch, onNote: Waiting["onNote"]): v
   const now = monotonic();
   for (const note of batch.notes) {
     const since = notes.get(note) ?? now;
-    const due = since >= 0 && (batch.messages.length > 0 || now - since >= HALF_WRITTEN_MS || note.includes("is not believed"));
+    const due =
+      since >= 0 && (batch.messages.length > 0 || now - since >= HALF_WRITTEN_MS || note.includes("is not believed"));
     if (due) onNote?.(note);
     notes.set(note, due ? -1 : since);
   }
@@ -1310,9 +1428,16 @@ function timeoutLine(agent: Name, timeout: number, watches: readonly Watch[]): s
 
 /** The id in `12`, `task-12`, `task-12.md` or the name of a taken task's file; throws `bad_name`. */
 export function parseTask(text: string): string {
-  const match = /^(?:\.[/\\])?(?:task-)?([A-Za-z0-9][A-Za-z0-9_-]{0,63})(?:\.(?:CLAIMED|DONE)-[a-z0-9-]+)?(?:\.md)?$/.exec(text.trim());
+  const match =
+    /^(?:\.[/\\])?(?:task-)?([A-Za-z0-9][A-Za-z0-9_-]{0,63})(?:\.(?:CLAIMED|DONE)-[a-z0-9-]+)?(?:\.md)?$/.exec(
+      text.trim(),
+    );
   if (match !== null && !DEVICE.test(match[1]!.toLowerCase())) return match[1]!;
-  throw new ChatError("bad_name", `${quoted(text)} is not a task: write 12, task-12 or task-12.md`, "agent-chat claim --help");
+  throw new ChatError(
+    "bad_name",
+    `${quoted(text)} is not a task: write 12, task-12 or task-12.md`,
+    "agent-chat claim --help",
+  );
 }
 
 interface TaskFile {
@@ -1352,7 +1477,13 @@ export async function claim(channel: Channel, agent: string, task: string, { sig
       const already = files.some(({ file }) => file === mine);
       if (!already) take(channel, id, open, mine, renamed);
       assertHeld(draft);
-      return { task: id, from: open, file: mine, path: path.join(channel.path, mine), already: already && !renamed.here };
+      return {
+        task: id,
+        from: open,
+        file: mine,
+        path: path.join(channel.path, mine),
+        already: already && !renamed.here,
+      };
     }),
   );
 }
@@ -1369,9 +1500,15 @@ function take(channel: Channel, id: string, open: string, mine: string, renamed:
     // The reference renames without our lock, and may have been a moment quicker.
     const winners = (listTasks(channel).get(id) ?? []).filter(({ state }) => state !== "open");
     if (winners.length > 0) refuse(channel, id, winners, undefined);
-    const tasks = [...listTasks(channel)].filter(([, files]) => files.every(({ state }) => state === "open")).map(([open]) => open);
+    const tasks = [...listTasks(channel)]
+      .filter(([, files]) => files.every(({ state }) => state === "open"))
+      .map(([open]) => open);
     const there = tasks.length === 0 ? "no task is open" : `open: ${tasks.join(", ")}`;
-    throw new ChatError("no_task", `no task "${id}" in ${channel.path}; ${there}`, tasks[0] && `agent-chat claim ${shellWord(channel.name)} ${tasks[0]}`);
+    throw new ChatError(
+      "no_task",
+      `no task "${id}" in ${channel.path}; ${there}`,
+      tasks[0] && `agent-chat claim ${shellWord(channel.name)} ${tasks[0]}`,
+    );
   }
 }
 
@@ -1379,7 +1516,11 @@ function take(channel: Channel, id: string, open: string, mine: string, renamed:
 function refuse(channel: Channel, id: string, others: readonly TaskFile[], mine: string | undefined): never {
   if (mine !== undefined) giveBack(path.join(channel.path, mine), path.join(channel.path, `task-${id}.md`));
   const who = others.map(({ state, owner }) => `${state === "done" ? "finished by" : "claimed by"} ${visible(owner)}`);
-  throw new ChatError("taken", `task-${id} is ${who.join(" and ")}: ${path.join(channel.path, others[0]!.file)}`, "take another task");
+  throw new ChatError(
+    "taken",
+    `task-${id} is ${who.join(" and ")}: ${path.join(channel.path, others[0]!.file)}`,
+    "take another task",
+  );
 }
 
 function giveBack(mine: string, open: string): void {
@@ -1398,7 +1539,10 @@ const BUDGET = 24_000; // bytes shown at a time: agents' shells cut output at ab
 /** Says something beside the data. */
 type Note = (text: string) => void;
 
-const talk = (json: boolean): Note => (text) => complain(json ? JSON.stringify({ note: text }) : `agent-chat: ${visible(text)}`);
+const talk =
+  (json: boolean): Note =>
+  (text) =>
+    complain(json ? JSON.stringify({ note: text }) : `agent-chat: ${visible(text)}`);
 
 function complain(line: string): void {
   try {
@@ -1411,7 +1555,7 @@ function complain(line: string): void {
 /** Writes all of a text to stdout; resolves once the system has taken it. Throws `closed`, `no_space` or `io`. */
 async function print(text: string): Promise<void> {
   const bytes = Buffer.from(text);
-  for (let done = 0; done < bytes.length; ) {
+  for (let done = 0; done < bytes.length;) {
     try {
       done += fs.writeSync(1, bytes, done);
     } catch (error) {
@@ -1445,7 +1589,10 @@ function render(message: Message, token: string, body: string): string {
 function renderCut(message: Message, token: string, budget: number): string {
   const bytes = Buffer.from(message.body);
   const room = Math.max(0, budget - Buffer.byteLength(render(message, token, "")));
-  const part = bytes.subarray(0, room).toString().replace(/\ufffd+$/, "");
+  const part = bytes
+    .subarray(0, room)
+    .toString()
+    .replace(/\ufffd+$/, "");
   const where = `[${token}] cut after ${Buffer.byteLength(part)} of ${bytes.length} bytes; all of it: ${visible(message.path)}`;
   return `${render(message, token, part).replace(/\n[^\n]*\n$/, "")}\n${where}\n[${token}] end of #${message.seq}\n`;
 }
@@ -1499,7 +1646,11 @@ function assertOutput(): void {
   } catch {
     return;
   }
-  throw new ChatError("closed", "stdout is closed or ignored: nothing was shown, nothing was marked", "read it where the output goes somewhere");
+  throw new ChatError(
+    "closed",
+    "stdout is closed or ignored: nothing was shown, nothing was marked",
+    "read it where the output goes somewhere",
+  );
 }
 
 /** Whether the other end of a pipe on stdout has been closed. */
@@ -1507,7 +1658,8 @@ function isOutputClosed(): boolean {
   try {
     const stat = fs.fstatSync(1);
     if (stat.isSocket()) fs.writeSync(1, Buffer.alloc(0));
-    else if (stat.isFIFO() && process.platform === "linux") fs.closeSync(fs.openSync("/proc/self/fd/1", fs.constants.O_WRONLY | fs.constants.O_NONBLOCK));
+    else if (stat.isFIFO() && process.platform === "linux")
+      fs.closeSync(fs.openSync("/proc/self/fd/1", fs.constants.O_WRONLY | fs.constants.O_NONBLOCK));
     return false;
   } catch (error) {
     return isCode(error, "EPIPE", "ENXIO");
@@ -1525,7 +1677,10 @@ interface Process {
 function inspectProcess(pid: number): Process | undefined {
   try {
     const stat = fs.readFileSync(`/proc/${pid}/stat`, "latin1");
-    const [, parent, group] = stat.slice(stat.lastIndexOf(")") + 2).split(" ").map(Number);
+    const [, parent, group] = stat
+      .slice(stat.lastIndexOf(")") + 2)
+      .split(" ")
+      .map(Number);
     return { pid, name: stat.slice(stat.indexOf("(") + 1, stat.lastIndexOf(")")), parent: parent!, group: group! };
   } catch {
     return undefined;
@@ -1559,7 +1714,12 @@ function watchOwner(): () => void {
   return () => {
     const outer = child === undefined || child.pid === process.pid ? undefined : inspectProcess(child.pid);
     const moved = process.ppid !== parent || (outer !== undefined && outer.parent !== child?.parent);
-    if (orphan || moved) throw new ChatError("orphaned", "the process that started this wait has gone: nothing was marked", "wait again, or add --detached");
+    if (orphan || moved)
+      throw new ChatError(
+        "orphaned",
+        "the process that started this wait has gone: nothing was marked",
+        "wait again, or add --detached",
+      );
     if (isOutputClosed()) throw new ChatError("closed", "the reader of the output has gone");
   };
 }
@@ -1574,13 +1734,22 @@ function readStdin(asked: boolean, note: Note): Promise<Buffer> {
   const chunks: Buffer[] = [];
   const reading = new Promise<Buffer>((resolve, reject) => {
     let size = 0;
-    const silence = new ChatError("no_body", "no body: nothing came on stdin for 10 s, nothing was posted", "use --body TEXT, --body-file FILE, or --body - to wait for stdin");
+    const silence = new ChatError(
+      "no_body",
+      "no body: nothing came on stdin for 10 s, nothing was posted",
+      "use --body TEXT, --body-file FILE, or --body - to wait for stdin",
+    );
     if (stdin.isTTY) note("type the body, then Ctrl-D on a line of its own");
-    else if (!asked) timers.push(setTimeout(() => note("waiting for the body on stdin (or use --body, --body-file)"), HINT_MS), setTimeout(() => reject(silence), SILENCE_MS));
+    else if (!asked)
+      timers.push(
+        setTimeout(() => note("waiting for the body on stdin (or use --body, --body-file)"), HINT_MS),
+        setTimeout(() => reject(silence), SILENCE_MS),
+      );
     stdin.on("data", (chunk: Buffer) => {
       timers.forEach(clearTimeout);
       chunks.push(chunk);
-      if ((size += chunk.length) > 2 * BODY_MAX + 2) reject(new ChatError("too_big", `the body on stdin has more than ${BODY_MAX} bytes: nothing was posted`));
+      if ((size += chunk.length) > 2 * BODY_MAX + 2)
+        reject(new ChatError("too_big", `the body on stdin has more than ${BODY_MAX} bytes: nothing was posted`));
     });
     stdin.once("end", () => resolve(Buffer.concat(chunks)));
     stdin.once("error", (error) => reject(explained(error, "read stdin")));
@@ -1599,7 +1768,8 @@ function findRoot(option: string | undefined, note: Note): string {
   }
   const given = process.env["AGENT_CHAT_ROOT"];
   if (given !== undefined && given !== "") {
-    if (!path.isAbsolute(given) && !given.startsWith("~")) note(`AGENT_CHAT_ROOT is relative, so it depends on the folder you are in: now ${absolute(given)}`);
+    if (!path.isAbsolute(given) && !given.startsWith("~"))
+      note(`AGENT_CHAT_ROOT is relative, so it depends on the folder you are in: now ${absolute(given)}`);
     return absolute(given);
   }
   for (let folder = process.cwd(); ; folder = path.dirname(folder)) {
@@ -1665,10 +1835,15 @@ export const COMMANDS = {
     examples: ["agent-chat init review --members alice,bob --topic 'schema v2'"],
     async run({ root, operands, json }, { members, topic = "" }) {
       const names = members?.split(",").filter((name) => name.trim() !== "") ?? [];
-      const channel = await interruptible((signal) => createChannel(root, operands[0]!, { members: names, topic, signal }));
+      const channel = await interruptible((signal) =>
+        createChannel(root, operands[0]!, { members: names, topic, signal }),
+      );
       const meta = readMeta(channel);
       const line = `created channel '${channel.name}' at ${channel.path}  members=${meta.members.join(", ") || "(open)"}`;
-      await printDone(`created ${channel.path}`, `${json ? JSON.stringify({ channel: channel.name, path: channel.path, members: meta.members, topic: meta.topic, created: meta.created }) : line}\n`);
+      await printDone(
+        `created ${channel.path}`,
+        `${json ? JSON.stringify({ channel: channel.name, path: channel.path, members: meta.members, topic: meta.topic, created: meta.created }) : line}\n`,
+      );
     },
   }),
   channels: command({
@@ -1688,9 +1863,18 @@ export const COMMANDS = {
     options: {},
     examples: ["agent-chat roster review"],
     async run({ root, operands, json, note }) {
-      const { channel, path: folder, topic, members, created, messages } = describe(openChannel(root, operands[0]!), undefined, note);
+      const {
+        channel,
+        path: folder,
+        topic,
+        members,
+        created,
+        messages,
+      } = describe(openChannel(root, operands[0]!), undefined, note);
       const text = `channel : ${channel}\npath    : ${folder}\ntopic   : ${topic || "(none)"}\nmembers : ${members.join(", ") || "(open)"}\nmessages: ${messages}`;
-      await print(`${json ? JSON.stringify({ channel, path: folder, topic, members, created, messages }) : visible(text)}\n`);
+      await print(
+        `${json ? JSON.stringify({ channel, path: folder, topic, members, created, messages }) : visible(text)}\n`,
+      );
     },
   }),
   post: command({
@@ -1726,7 +1910,10 @@ export const COMMANDS = {
       const { body: _, ...head } = message;
       const line = `posted #${message.seq} -> ${channel.name}/${message.file}\n  to ${message.to.join(", ") || "all"}; ${plural(bytes, "byte")}, ${plural(lines, "line")}; ${message.path}`;
       notes.forEach(call.note);
-      await printDone(`posted #${message.seq}`, `${call.json ? JSON.stringify({ ...head, bytes, lines }) : visible(line)}\n`);
+      await printDone(
+        `posted #${message.seq}`,
+        `${call.json ? JSON.stringify({ ...head, bytes, lines }) : visible(line)}\n`,
+      );
     },
   }),
   read: command({
@@ -1762,14 +1949,19 @@ export const COMMANDS = {
     examples: ["agent-chat wait review --as bob", "agent-chat wait --as bob --timeout 540"],
     async run(call, given) {
       const agent = call.agent();
-      const timeout = parseSeconds("--timeout", given.timeout ?? (process.env["AGENT_CHAT_TIMEOUT"] || String(TIMEOUT_S)));
+      const timeout = parseSeconds(
+        "--timeout",
+        given.timeout ?? (process.env["AGENT_CHAT_TIMEOUT"] || String(TIMEOUT_S)),
+      );
       const interval = parseSeconds("--interval", given.interval ?? String(INTERVAL_S));
       const budget = budgetOf(call, given["max-bytes"]);
       const named = chosen(call);
       const channels = call.operands.length > 0 ? named : () => listChannels(call.root);
       assertOutput();
       const assertOwned = given.detached ? () => {} : watchOwner();
-      const batches = await interruptible((signal, stop) => waitOwned(stop, assertOwned, () => wait(channels, agent, { timeout, interval, signal, onNote: call.note })));
+      const batches = await interruptible((signal, stop) =>
+        waitOwned(stop, assertOwned, () => wait(channels, agent, { timeout, interval, signal, onNote: call.note })),
+      );
       await deliver(call, batches, budget, false);
     },
   }),
@@ -1793,9 +1985,18 @@ export const COMMANDS = {
     examples: ["agent-chat claim review 12 --as bob || echo 'somebody else has it'"],
     async run({ root, operands, json, agent }) {
       const channel = openChannel(root, operands[0]!);
-      const { task, from, file, path: full, already } = await interruptible((signal) => claim(channel, agent(), operands[1]!, { signal }));
+      const {
+        task,
+        from,
+        file,
+        path: full,
+        already,
+      } = await interruptible((signal) => claim(channel, agent(), operands[1]!, { signal }));
       const line = already ? `already yours: ${file}` : `claimed ${from} -> ${file}`;
-      await printDone(line, `${json ? JSON.stringify({ channel: channel.name, task, file, path: full, owner: agent(), already }) : `${line}\n  ${visible(full)}`}\n`);
+      await printDone(
+        line,
+        `${json ? JSON.stringify({ channel: channel.name, task, file, path: full, owner: agent(), already }) : `${line}\n  ${visible(full)}`}\n`,
+      );
     },
   }),
 } as const;
@@ -1827,12 +2028,18 @@ function words(list: string): string[] {
 
 async function bodyFrom(given: { body?: string; "body-file"?: string }, note: Note): Promise<string> {
   const { body, "body-file": file } = given;
-  if (body !== undefined && file !== undefined) throw new ChatError("usage", "--body and --body-file both give the body", "give one of them");
+  if (body !== undefined && file !== undefined)
+    throw new ChatError("usage", "--body and --body-file both give the body", "give one of them");
   if (body !== undefined && body !== "-") return body;
   if (file === undefined || file === "-") return decodeBody(await readStdin(body === "-" || file === "-", note));
   return explaining(`read the body from ${quoted(file)}`, () => {
     const size = fs.statSync(file).size;
-    if (size > 2 * BODY_MAX + 2) throw new ChatError("too_big", `${quoted(file)} has ${size} bytes, more than ${BODY_MAX}: nothing was posted`, "post its path instead");
+    if (size > 2 * BODY_MAX + 2)
+      throw new ChatError(
+        "too_big",
+        `${quoted(file)} has ${size} bytes, more than ${BODY_MAX}: nothing was posted`,
+        "post its path instead",
+      );
     return decodeBody(fs.readFileSync(file));
   });
 }
@@ -1840,7 +2047,8 @@ async function bodyFrom(given: { body?: string; "body-file"?: string }, note: No
 /** The channels named, each once, or all of the root. */
 function chosen({ root, operands }: Call): Channel[] {
   const named = operands.map((name) => openChannel(root, name));
-  if (named.length > 0) return named.filter((channel, i) => named.findIndex(({ path: other }) => other === channel.path) === i);
+  if (named.length > 0)
+    return named.filter((channel, i) => named.findIndex(({ path: other }) => other === channel.path) === i);
   const all = listChannels(root);
   if (all.length > 0) return all;
   throw new ChatError("no_channel", `no channels in ${root}`, `agent-chat init NAME --root ${shellWord(root)}`);
@@ -1855,7 +2063,13 @@ async function deliver(call: Call, batches: readonly Batch[], budget: number, pe
   if (rest > 0) await (call.json ? call.note(more) : print(`${more}\n`));
   for (const batch of peek ? [] : batches) {
     try {
-      await interruptible((signal) => mark(batch, batch.messages.filter((message) => shown.has(message)), { signal }));
+      await interruptible((signal) =>
+        mark(
+          batch,
+          batch.messages.filter((message) => shown.has(message)),
+          { signal },
+        ),
+      );
     } catch (error) {
       if (!(error instanceof ChatError) || EXIT[error.code] > 128) throw error;
       call.note(`${error.message}; you will be shown these again`);
@@ -1873,7 +2087,11 @@ async function showThreads(call: Call, channels: readonly Channel[], budget: num
 }
 
 /** Waits, and looks after who is waiting for the output: once a second, and once more before anything is shown. */
-async function waitOwned(stop: AbortController, assertOwned: () => void, waiting: () => Promise<Batch[]>): Promise<Batch[]> {
+async function waitOwned(
+  stop: AbortController,
+  assertOwned: () => void,
+  waiting: () => Promise<Batch[]>,
+): Promise<Batch[]> {
   assertOwned();
   const timer = setInterval(() => {
     try {
@@ -1893,7 +2111,10 @@ async function waitOwned(stop: AbortController, assertOwned: () => void, waiting
 
 function nothingNew(batches: readonly Batch[]): string {
   const where = batches.map(({ channel, cursor, newest }) => {
-    const since = cursor.moved === undefined ? "nothing shown yet" : `shown ${visible(cursor.text ?? "")} by ${timestamp(cursor.moved)}`;
+    const since =
+      cursor.moved === undefined
+        ? "nothing shown yet"
+        : `shown ${visible(cursor.text ?? "")} by ${timestamp(cursor.moved)}`;
     return `${channel.path} (newest #${newest}, ${since})`;
   });
   return `nothing new for ${batches[0]!.agent} in ${where.join(", ")}; seen ones: agent-chat peek`;
@@ -1919,13 +2140,24 @@ function describe(channel: Channel, name: Name | undefined, note: Note): Row {
   const count = listing.entries.filter(({ seq }) => seq <= (last?.seq ?? 0)).length;
   const unread = name === undefined ? {} : { unread: read(channel, name).messages.length };
   const newest = last === undefined ? null : { seq: last.seq, from: last.from, title: last.title, ts: last.ts };
-  return { channel: channel.name, path: channel.path, messages: count, ...unread, members: meta.members, topic: meta.topic, created: meta.created, newest };
+  return {
+    channel: channel.name,
+    path: channel.path,
+    messages: count,
+    ...unread,
+    members: meta.members,
+    topic: meta.topic,
+    created: meta.created,
+    newest,
+  };
 }
 
 function channelLines({ channel, path: folder, messages, unread, members, newest }: Row): string {
   const waiting = unread === undefined ? "" : `, ${unread} unread`;
   const last = newest === null ? "no message yet" : `last: #${newest.seq} ${newest.from}: ${newest.title}`;
-  return visible(`${channel}  ${plural(messages, "message")}${waiting}  ${members.join(", ") || "(open)"}  ${folder}\n  ${last}`);
+  return visible(
+    `${channel}  ${plural(messages, "message")}${waiting}  ${members.join(", ") || "(open)"}  ${folder}\n  ${last}`,
+  );
 }
 
 // ---- help ----------------------------------------------------------------------------------------------------------
@@ -1966,9 +2198,17 @@ function commandHelp(name: string, { summary, operands, options, examples }: Com
 }
 
 function generalHelp(): string {
-  const rows = Object.entries(COMMANDS).map(([name, { operands, summary }]): [string, string] => [`${name} ${operands}`.trim(), summary]);
+  const rows = Object.entries(COMMANDS).map(([name, { operands, summary }]): [string, string] => [
+    `${name} ${operands}`.trim(),
+    summary,
+  ]);
   const about = "agent-chat - agents leave each other numbered messages in a folder, and wait";
-  const session = ["agent-chat init review --members alice,bob", ...COMMANDS.post.examples.slice(0, 1), COMMANDS.wait.examples[0], COMMANDS.claim.examples[0]];
+  const session = [
+    "agent-chat init review --members alice,bob",
+    ...COMMANDS.post.examples.slice(0, 1),
+    COMMANDS.wait.examples[0],
+    COMMANDS.claim.examples[0],
+  ];
   return `${about}\n\nagent-chat <command> [options]\n\n${columns(rows)}\n\noptions of every command, before or after it:\n${columns(optionRows(EVERYWHERE))}\n\n${EXIT_HELP}\n\nexamples:\n${session.join("\n")}\n\nonly read and wait mark messages as shown; agent-chat <command> --help says more\n`;
 }
 
@@ -1984,7 +2224,16 @@ interface Parsed {
 
 /** parseArgs refuses values that begin with a dash; agents send diffs, so a value is joined to its option first. */
 function joinValues(args: readonly string[], options: Options): string[] {
-  const takes = new Map(Object.entries(options).flatMap(([name, { value, short }]) => (value === undefined ? [] : [[`--${name}`, value], [`-${short}`, value]])) as [string, string][]);
+  const takes = new Map(
+    Object.entries(options).flatMap(([name, { value, short }]) =>
+      value === undefined
+        ? []
+        : [
+            [`--${name}`, value],
+            [`-${short}`, value],
+          ],
+    ) as [string, string][],
+  );
   const known = new Set(Object.keys(options).map((name) => `--${name}`));
   const joined: string[] = [];
   for (let i = 0; i < args.length; i++) {
@@ -2002,16 +2251,35 @@ function parse(args: readonly string[]): Parsed {
   const name = args[at];
   const entry = name === undefined ? undefined : commandNamed(name);
   const options: Options = { ...EVERYWHERE, ...entry?.options };
-  const rest = joinValues(args.filter((_, i) => i !== at), options);
-  const config = Object.entries(options).map(([key, { value, short }]) => [key, { type: value === undefined ? "boolean" : "string", ...(short && { short }) }] as const);
+  const rest = joinValues(
+    args.filter((_, i) => i !== at),
+    options,
+  );
+  const config = Object.entries(options).map(
+    ([key, { value, short }]) =>
+      [key, { type: value === undefined ? "boolean" : "string", ...(short && { short }) }] as const,
+  );
   try {
-    const { values, positionals, tokens } = parseArgs({ args: rest, options: Object.fromEntries(config), allowPositionals: true, tokens: true });
-    const twice = tokens.find((token, i) => token.kind === "option" && tokens.slice(0, i).some((other) => other.kind === "option" && other.name === token.name));
+    const { values, positionals, tokens } = parseArgs({
+      args: rest,
+      options: Object.fromEntries(config),
+      allowPositionals: true,
+      tokens: true,
+    });
+    const twice = tokens.find(
+      (token, i) =>
+        token.kind === "option" &&
+        tokens.slice(0, i).some((other) => other.kind === "option" && other.name === token.name),
+    );
     if (twice?.kind === "option") throw new ChatError("usage", `${twice.rawName} is given twice`);
     return { name, values: values as Parsed["values"], operands: positionals };
   } catch (error) {
     if (error instanceof ChatError) throw error;
-    throw new ChatError("usage", unknownOption(error as Error, options), `agent-chat ${name ?? ""} --help`.replace("  ", " "));
+    throw new ChatError(
+      "usage",
+      unknownOption(error as Error, options),
+      `agent-chat ${name ?? ""} --help`.replace("  ", " "),
+    );
   }
 }
 
@@ -2029,37 +2297,62 @@ function commandNamed(name: string): Command {
   const names = Object.keys(COMMANDS);
   if (names.includes(name)) return COMMANDS[name as keyof typeof COMMANDS] as Command;
   const near = nearest(name, names);
-  throw new ChatError("usage", `${quoted(name)} is not a command: ${names.join(", ")}`, near === undefined ? "agent-chat --help" : `agent-chat ${near}`);
+  throw new ChatError(
+    "usage",
+    `${quoted(name)} is not a command: ${names.join(", ")}`,
+    near === undefined ? "agent-chat --help" : `agent-chat ${near}`,
+  );
 }
 
 function unknownOption(error: Error, options: Options): string {
   const word = /'(-[^' ]*)/.exec(error.message)?.[1];
   if (word === undefined || !isCode(error, "ERR_PARSE_ARGS_UNKNOWN_OPTION")) return error.message;
-  const near = nearest(word, Object.keys(options).map((name) => `--${name}`));
+  const near = nearest(
+    word,
+    Object.keys(options).map((name) => `--${name}`),
+  );
   return `unknown option ${quoted(word)}${near === undefined ? "" : `; did you mean ${near}?`}`;
 }
 
 /** How many operands a command takes, from the line that help prints. */
 function checkOperands(name: string, { operands }: Command, given: readonly string[]): void {
   const words = operands.split(" ").filter((word) => word !== "");
-  const [least, most] = [words.filter((word) => word.startsWith("<")).length, words.some((word) => word.includes("...")) ? Infinity : words.length];
+  const [least, most] = [
+    words.filter((word) => word.startsWith("<")).length,
+    words.some((word) => word.includes("...")) ? Infinity : words.length,
+  ];
   const usage = `agent-chat ${name} ${operands}`.trim();
   if (given.length < least) throw new ChatError("usage", `${name} needs ${words.slice(given.length).join(" ")}`, usage);
-  if (given.length > most) throw new ChatError("usage", `${quoted(given[most]!)} is one word too many for ${name}`, usage);
+  if (given.length > most)
+    throw new ChatError("usage", `${quoted(given[most]!)} is one word too many for ${name}`, usage);
 }
 
 /** An argument with broken UTF-8 reaches us changed; only Linux tells what was really typed. */
 function checkArguments(args: readonly string[]): void {
   if (!args.some((arg) => arg.includes("\ufffd"))) return;
-  const found = explaining("read the arguments", () => (fs.existsSync("/proc/self/cmdline") ? fs.readFileSync("/proc/self/cmdline") : Buffer.alloc(0)));
-  if (!isUtf8(found)) throw new ChatError("bad_value", "an argument is not valid UTF-8: nothing was done", "send the text with --body-file");
+  const found = explaining("read the arguments", () =>
+    fs.existsSync("/proc/self/cmdline") ? fs.readFileSync("/proc/self/cmdline") : Buffer.alloc(0),
+  );
+  if (!isUtf8(found))
+    throw new ChatError(
+      "bad_value",
+      "an argument is not valid UTF-8: nothing was done",
+      "send the text with --body-file",
+    );
 }
 
 /** Who is calling: --as or --from, else $AGENT_CHAT_NAME. */
 function findName(as: Value, from: Value): Name | undefined {
-  const [byAs, byFrom] = [typeof as === "string" ? parseName("--as", as) : undefined, typeof from === "string" ? parseName("--from", from) : undefined];
+  const [byAs, byFrom] = [
+    typeof as === "string" ? parseName("--as", as) : undefined,
+    typeof from === "string" ? parseName("--from", from) : undefined,
+  ];
   if (byAs !== undefined && byFrom !== undefined && byAs !== byFrom) {
-    throw new ChatError("usage", `--as "${byAs}" and --from "${byFrom}" are two names for one sender`, "give one of them");
+    throw new ChatError(
+      "usage",
+      `--as "${byAs}" and --from "${byFrom}" are two names for one sender`,
+      "give one of them",
+    );
   }
   const environment = process.env["AGENT_CHAT_NAME"];
   return byAs ?? byFrom ?? (environment ? parseName("AGENT_CHAT_NAME", environment) : undefined);

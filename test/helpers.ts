@@ -25,7 +25,13 @@ export interface How {
 
 /** The environment without what could decide for the program who and where it is. */
 export function cleanEnv(extra: How["env"] = {}): NodeJS.ProcessEnv {
-  const { NODE_EXTRA_CA_CERTS: _, AGENT_CHAT_ROOT: _r, AGENT_CHAT_NAME: _n, AGENT_CHAT_TIMEOUT: _t, ...env } = process.env;
+  const {
+    NODE_EXTRA_CA_CERTS: _,
+    AGENT_CHAT_ROOT: _r,
+    AGENT_CHAT_NAME: _n,
+    AGENT_CHAT_TIMEOUT: _t,
+    ...env
+  } = process.env;
   return { ...env, ...extra };
 }
 
@@ -60,7 +66,13 @@ export function sandbox(t: TestContext): Sandbox {
   });
   const options = ({ env, cwd = dir }: How) => ({ cwd, env: cleanEnv({ AGENT_CHAT_ROOT: root, ...env }) });
   const run = (command: string, args: readonly string[], how: How): Result => {
-    const { status, signal, stdout, stderr } = spawnSync(command, args, { ...options(how), input: how.stdin ?? "", encoding: "utf8", timeout: 60_000, maxBuffer: 1 << 28 });
+    const { status, signal, stdout, stderr } = spawnSync(command, args, {
+      ...options(how),
+      input: how.stdin ?? "",
+      encoding: "utf8",
+      timeout: 60_000,
+      maxBuffer: 1 << 28,
+    });
     return { status, signal, stdout, stderr };
   };
   const chat: Sandbox["chat"] = (args, how = {}) => run(process.execPath, [BIN, ...args], how);
@@ -90,7 +102,9 @@ export function watchChild(child: ChildProcess): Running {
   let [stdout, stderr] = ["", ""];
   child.stdout?.setEncoding("utf8").on("data", (text: string) => (stdout += text));
   child.stderr?.setEncoding("utf8").on("data", (text: string) => (stderr += text));
-  const ended = new Promise<Result>((resolve) => child.on("close", (status, signal) => resolve({ status, signal, stdout, stderr })));
+  const ended = new Promise<Result>((resolve) =>
+    child.on("close", (status, signal) => resolve({ status, signal, stdout, stderr })),
+  );
   return { child, ended, output: () => stdout };
 }
 
@@ -116,5 +130,8 @@ export function random(seed: number): () => number {
 
 /** The messages that `--json` printed. */
 export function rows<T = Record<string, unknown>>(stdout: string): T[] {
-  return stdout.split("\n").filter((line) => line !== "").map((line) => JSON.parse(line) as T);
+  return stdout
+    .split("\n")
+    .filter((line) => line !== "")
+    .map((line) => JSON.parse(line) as T);
 }
