@@ -7,7 +7,7 @@ import path from "node:path";
 import type { TestContext } from "node:test";
 
 export const REPO = path.resolve(import.meta.dirname, "..");
-export const BIN = path.join(REPO, "dist", "agent-chat.cjs");
+export const BIN = process.env["AGENT_CHAT_BIN"] ?? path.join(REPO, "dist", "agent-chat.cjs");
 export const REFERENCE = path.join(REPO, "..", "shared", "reference", "chat.py");
 
 export interface Result {

@@ -1,0 +1,311 @@
+import assert from "node:assert/strict";
+import fs from "node:fs";
+import { test } from "node:test";
+import { rows, sandbox, until, watchChild, cleanEnv, BIN } from "./helpers.ts";
+import { spawn } from "node:child_process";
+
+const review = (t: Parameters<typeof sandbox>[0]) => {
+  const box = sandbox(t);
+  box.ok(["init", "review", "--members", "alice,bob"]);
+  return box;
+};
+
+test("post: prints number and file, for whom, the bytes written, and the absolute path", (t) => {
+  const { ok, at } = review(t);
+  const lines = ok(["post", "review", "--from", "alice", "--to", "bob", "--title", "schema v0.2", "--body", "a\nbé"]).split("\n");
+  assert.equal(lines[0], "posted #1 -> review/0001-alice-schema-v0-2.md");
+  assert.equal(lines[1], `  to bob; 5 bytes, 2 lines; ${at("review", "0001-alice-schema-v0-2.md")}`);
+});
+
+test("post: the file is the header in the reference's order, then the body", (t) => {
+  const { ok, at } = review(t);
+  ok(["post", "review", "--from", "alice", "--body", "one"]);
+  ok(["post", "review", "--from", "bob", "--reply", "1", "--status", "done", "--title", "ok", "--body", "two\n"]);
+  const text = fs.readFileSync(at("review", "0002-bob-ok.md"), "utf8");
+  const ts = String.raw`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d`;
+  const want = `^---\nseq: 2\nfrom: bob\nto: alice\nreply_to: 1\nchannel: review\nts: ${ts}\nstatus: done\ntitle: ok\n---\ntwo\n$`;
+  assert.match(text, new RegExp(want));
+});
+
+test("post: ts is local time with its offset", (t) => {
+  const { ok } = review(t);
+  const before = Date.now();
+  ok(["post", "review", "--from", "alice", "--body", "x"], { env: { TZ: "America/St_Johns" } });
+  const [message] = rows<{ ts: string }>(ok(["peek", "review", "--json"]));
+  assert.match(message!.ts, /-0[23]:30$/);
+  assert.ok(Math.abs(Date.parse(message!.ts) - before) < 10_000);
+});
+
+test("post: without a title it is the first line of the body, shortened", (t) => {
+  const { ok } = review(t);
+  ok(["post", "review", "--from", "alice", "--body", `\n## ${"word ".repeat(40)}\nsecond`]);
+  const [message] = rows<{ title: string; file: string }>(ok(["peek", "review", "--json"]));
+  assert.match(message!.title, /^word word .*\u2026$/);
+  assert.ok(message!.title.length <= 72);
+  assert.match(message!.file, /^0001-alice-word-word[a-z-]*[a-z]\.md$/);
+});
+
+test("post: a title in another script makes the slug msg, and accents are folded", (t) => {
+  const { ok } = review(t);
+  assert.match(ok(["post", "review", "--from", "alice", "--title", "日本", "--body", "x"]), /0001-alice-msg\.md/);
+  assert.match(ok(["post", "review", "--from", "alice", "--title", "Übergabe", "--body", "x"]), /0002-alice-ubergabe\.md/);
+});
+
+test("post: numbers go on past 9999 without a change of order", (t) => {
+  const { ok, at } = review(t);
+  ok(["post", "review", "--from", "alice", "--title", "t", "--body", "x"]);
+  const text = fs.readFileSync(at("review", "0001-alice-t.md"), "utf8");
+  fs.writeFileSync(at("review", "9999-alice-t.md"), text.replace("seq: 1", "seq: 9999"));
+  assert.match(ok(["post", "review", "--from", "alice", "--title", "t", "--body", "x"]), /#10000 -> review\/10000-alice-t\.md/);
+  assert.match(ok(["post", "review", "--from", "alice", "--title", "t", "--body", "x"]), /#10001/);
+});
+
+test("post: thirty at once take the numbers 1 to 30, none twice, none skipped", async (t) => {
+  const { start, at, ok } = review(t);
+  const ends = await Promise.all(Array.from({ length: 30 }, (_, i) => start(["post", "review", "--from", `w${i}`, "--body", `b${i}`]).ended));
+  assert.deepEqual(ends.map(({ status }) => status), Array(30).fill(0));
+  const numbers = fs.readdirSync(at("review")).filter((name) => /^\d/.test(name)).map((name) => Number(name.slice(0, 4)));
+  assert.deepEqual(numbers.sort((a, b) => a - b), Array.from({ length: 30 }, (_, i) => i + 1));
+  const messages = rows<{ from: string; body: string }>(ok(["peek", "review", "-n", "30", "--json"]));
+  assert.deepEqual(messages.map(({ from, body }) => body === `b${from.slice(1)}\n`), Array(30).fill(true));
+  assert.ok(!fs.existsSync(at("review", "_seq.lock")));
+});
+
+// ---- bodies
+
+test("post: blank bodies are refused by every path, and nothing is posted", (t) => {
+  const { chat, dir, at } = review(t);
+  fs.writeFileSync(`${dir}/empty.md`, "\ufeff \n\t\n");
+  const paths: [string[], string?][] = [
+    [["--body", ""]],
+    [["--body", " \n"]],
+    [["--body-file", `${dir}/empty.md`]],
+    [["--body", "-"], ""],
+    [["--body-file", "-"], " \n"],
+    [[], ""],
+  ];
+  for (const [args, stdin] of paths) {
+    const { status, stdout, stderr } = chat(["post", "review", "--from", "alice", ...args], { stdin });
+    assert.equal(status, 1, args.join(" "));
+    assert.equal(stdout, "");
+    assert.match(stderr, /the body is blank: nothing was posted/);
+  }
+  assert.deepEqual(fs.readdirSync(at("review")).filter((name) => /^\d/.test(name)), []);
+});
+
+test("post: NUL and invalid UTF-8 are refused by every path", (t) => {
+  const { chat, dir, bash } = review(t);
+  for (const [bytes, why] of [[Buffer.from("a\0b"), /NUL/], [Buffer.from([0x61, 0xff, 0xfe]), /not valid UTF-8/]] as const) {
+    fs.writeFileSync(`${dir}/bad`, bytes);
+    for (const args of [["--body-file", `${dir}/bad`], ["--body-file", "-"], ["--body", "-"], []]) {
+      const { status, stderr } = chat(["post", "review", "--from", "alice", ...args], { stdin: bytes });
+      assert.equal(status, 1);
+      assert.match(stderr, why);
+    }
+  }
+  const argument = bash(`ac post review --from alice --body $'a\\xffb'; echo "exit $?"`);
+  assert.match(argument.stdout, /exit 64/);
+  assert.match(argument.stderr, /not valid UTF-8/);
+  assert.match(bash(`ac post review --from alice --body $'\\xef\\xbf\\xbd'; echo "exit $?"`).stdout, /exit 0/, "U+FFFD itself is text");
+});
+
+test("post: UTF-16 and byte order marks are understood", (t) => {
+  const { ok, dir } = review(t);
+  const utf16 = Buffer.from("\ufeffgrüße\n", "utf16le");
+  fs.writeFileSync(`${dir}/le`, utf16);
+  fs.writeFileSync(`${dir}/be`, Buffer.from(utf16).swap16());
+  fs.writeFileSync(`${dir}/bom`, "\ufeffgrüße\n");
+  for (const file of ["le", "be", "bom"]) ok(["post", "review", "--from", "alice", "--body-file", `${dir}/${file}`]);
+  const bodies = rows<{ body: string }>(ok(["peek", "review", "--json"])).map(({ body }) => body);
+  assert.deepEqual(bodies, ["grüße\n", "grüße\n", "grüße\n"]);
+});
+
+test("post: a body of 1 MiB is taken, one byte more is not, and says how many there were", (t) => {
+  const { chat, dir, ok } = review(t);
+  fs.writeFileSync(`${dir}/large`, "x".repeat(1024 * 1024 - 1) + "\n");
+  ok(["post", "review", "--from", "alice", "--body-file", `${dir}/large`]);
+  fs.appendFileSync(`${dir}/large`, "x");
+  for (const [args, stdin] of [[["--body-file", `${dir}/large`], ""], [["--body-file", "-"], fs.readFileSync(`${dir}/large`)]] as const) {
+    const { status, stderr } = chat(["post", "review", "--from", "alice", ...args], { stdin });
+    assert.equal(status, 1);
+    assert.match(stderr, /1048577 bytes, more than 1048576/);
+  }
+  const endless = chat(["post", "review", "--from", "alice"], { stdin: Buffer.alloc(5 << 20, "x") });
+  assert.match(endless.stderr, /more than 1048576 bytes: nothing was posted/);
+  assert.equal(rows(ok(["peek", "review", "--json"])).length, 1);
+});
+
+test("post: with --body or --body-file stdin is never touched", async (t) => {
+  const { start, dir } = review(t);
+  fs.writeFileSync(`${dir}/b`, "from the file");
+  for (const args of [["--body", "hi"], ["--body-file", `${dir}/b`]]) {
+    const silent = start(["post", "review", "--from", "alice", ...args]); // its stdin stays open and silent
+    assert.equal((await silent.ended).status, 0);
+  }
+});
+
+test("post: a silent pipe is named after 2 s and given up after 10 s", async (t) => {
+  const { start, at } = review(t);
+  const began = Date.now();
+  const { status, stderr } = await start(["post", "review", "--from", "alice", "--title", "t"]).ended;
+  const took = Date.now() - began;
+  assert.equal(status, 1);
+  assert.match(stderr, /waiting for the body on stdin[^]*nothing came on stdin for 10 s/);
+  assert.ok(took > 9_500 && took < 13_000, `${took} ms`);
+  assert.ok(!fs.existsSync(at("review", "0001-alice-t.md")));
+});
+
+test("post: --body - waits for stdin as long as it takes, and a slow first byte does not end the rest", async (t) => {
+  const { start, ok } = review(t);
+  const asked = start(["post", "review", "--from", "alice", "--body", "-"]);
+  setTimeout(() => asked.child.stdin!.end("late"), 10_500);
+  const slow = start(["post", "review", "--from", "bob"]);
+  slow.child.stdin!.write("first ");
+  setTimeout(() => slow.child.stdin!.end("second"), 10_400);
+  const [late, parts] = await Promise.all([asked.ended, slow.ended]);
+  assert.equal(late.status, 0, late.stderr);
+  assert.equal(late.stderr, "");
+  assert.equal(parts.status, 0, parts.stderr);
+  const bodies = rows<{ body: string }>(ok(["peek", "review", "--json"])).map(({ body }) => body);
+  assert.deepEqual(bodies.sort(), ["first second\n", "late\n"]);
+});
+
+test("post: values may begin with dashes, joined or apart", (t) => {
+  const { ok } = review(t);
+  ok(["post", "review", "--from", "alice", "--title", "-5 tests", "--body", "--- a/file\n+++ b/file"]);
+  ok(["post", "review", "--from", "alice", "--title=-x", "--body=--- a"]);
+  ok(["post", "review", "--from", "alice", "--title", "--", "--body", "---"]);
+  const messages = rows<{ title: string; body: string }>(ok(["peek", "review", "--json"]));
+  assert.deepEqual(
+    messages.map(({ title, body }) => [title, body]),
+    [["-5 tests", "--- a/file\n+++ b/file\n"], ["-x", "--- a\n"], ["--", "---\n"]],
+  );
+});
+
+test("post: --body together with --body-file is wrong usage", (t) => {
+  const { chat } = review(t);
+  assert.equal(chat(["post", "review", "--from", "alice", "--body", "a", "--body-file", "b"]).status, 64);
+});
+
+test("post: a body file that is not there, or a folder, is an error with the quoted name", (t) => {
+  const { chat, dir } = review(t);
+  for (const file of [`${dir}/none`, dir]) {
+    const { status, stderr } = chat(["post", "review", "--from", "alice", "--body-file", file]);
+    assert.equal(status, 1);
+    assert.ok(stderr.includes(`could not read the body from "${file}"`), stderr);
+  }
+});
+
+// ---- recipients
+
+test("post: an unknown recipient in a channel with members is refused with the members and the nearest", (t) => {
+  const { chat, ok, at } = review(t);
+  const { status, stderr } = chat(["post", "review", "--from", "alice", "--to", "bbo", "--title", "t", "--body", "b"]);
+  assert.equal(status, 1);
+  assert.match(stderr, /"bbo" is not known in "review" .*members: alice, bob; did you mean "bob"\?\n  try: --to bob/);
+  assert.ok(!fs.existsSync(at("review", "0001-alice-t.md")));
+  ok(["post", "review", "--from", "alice", "--to", "bbo", "--body", "b", "--force"]);
+});
+
+test("post: who has posted or read in a channel may be written to, member or not", (t) => {
+  const { ok, chat } = review(t);
+  const outsider = chat(["post", "review", "--from", "carol-x", "--title", "hi", "--body", "b"]);
+  assert.equal(outsider.status, 0);
+  assert.match(outsider.stderr, /"carol-x" is not a member of "review" \(alice, bob\)/);
+  ok(["read", "review", "--as", "dave"]);
+  ok(["post", "review", "--from", "alice", "--to", "carol-x,dave", "--body", "b"]);
+  assert.equal(chat(["post", "review", "--from", "alice", "--to", "carol", "--body", "b"]).status, 1, "carol is not carol-x");
+});
+
+test("post: an unknown recipient in an open channel is a note, not a refusal", (t) => {
+  const { ok, chat } = sandbox(t);
+  ok(["init", "open"]);
+  const { status, stderr } = chat(["post", "open", "--from", "alice", "--to", "bob", "--body", "b"]);
+  assert.equal(status, 0);
+  assert.match(stderr, /"bob" has never posted or read in "open"/);
+});
+
+test("post: a reply goes to the author, a word more on one's own message to whom that went", (t) => {
+  const { ok } = review(t);
+  ok(["post", "review", "--from", "alice", "--to", "bob", "--title", "q", "--body", "b"]);
+  ok(["post", "review", "--from", "bob", "--reply", "1", "--body", "a"]);
+  ok(["post", "review", "--from", "alice", "--reply", "#1", "--body", "one thing more"]);
+  ok(["post", "review", "--from", "bob", "--reply", "2", "--to", "all", "--body", "to all"]);
+  const messages = rows<{ to: string[]; reply_to: number; title: string }>(ok(["peek", "review", "-n", "9", "--json"]));
+  assert.deepEqual(
+    messages.map(({ to, reply_to, title }) => [to, reply_to, title]),
+    [[["bob"], null, "q"], [["alice"], 1, "re: q"], [["bob"], 1, "re: q"], [[], 2, "re: q"]],
+  );
+});
+
+test("post: a reply to what is not there or is no number is refused", (t) => {
+  const { chat, at } = review(t);
+  for (const [reply, status] of [["7", 1], ["999", 1], ["abc", 64], ["0", 64], ["-1", 64], ["1.5", 64]] as const) {
+    const result = chat(["post", "review", "--from", "alice", "--reply", reply, "--body", "b"]);
+    assert.equal(result.status, status, reply);
+    assert.ok(result.stderr.includes(reply));
+  }
+  assert.deepEqual(fs.readdirSync(at("review")).filter((name) => /^\d/.test(name)), []);
+});
+
+test("post: a message only to oneself is refused, one to all is not shown to its author", (t) => {
+  const { chat, ok } = review(t);
+  assert.match(chat(["post", "review", "--from", "bob", "--to", "Bob,@bob", "--body", "b"]).stderr, /only to "bob"/);
+  ok(["post", "review", "--from", "bob", "--to", "all", "--body", "b"]);
+  assert.equal(chat(["wait", "review", "--as", "bob", "--timeout", "0"]).status, 2);
+});
+
+test("post: no sender, two senders, or a blank recipient are wrong usage", (t) => {
+  const { chat } = review(t);
+  assert.match(chat(["post", "review", "--body", "b"]).stderr, /who are you[^]*--as NAME/);
+  for (const args of [["--as", "alice", "--from", "bob"], ["--from", "alice", "--to", ""], ["--from", "alice", "--to", ","]]) {
+    assert.equal(chat(["post", "review", "--body", "b", ...args]).status, 64, args.join(" "));
+  }
+  assert.equal(chat(["post", "review", "--body", "b", "--from", "bob"], { env: { AGENT_CHAT_NAME: "alice" } }).status, 0);
+});
+
+// ---- the folder around it
+
+test("post: a stray file does not take part in the numbering", (t) => {
+  const { ok, at } = review(t);
+  for (const name of ["20260817-notes.md", "20260817-meeting-notes.md", "0001-alice-x (conflicted copy).md", "0001-alice-x 2.md", "0009-alice-half.md"]) {
+    fs.writeFileSync(at("review", name), name.startsWith("0009") ? "---\nseq: 9\nfrom: alice\n" : "");
+  }
+  fs.mkdirSync(at("review", "0007-a-folder.md"));
+  fs.symlinkSync("/etc/passwd", at("review", "0008-a-link.md"));
+  assert.match(ok(["post", "review", "--from", "alice", "--body", "b"]), /^posted #1 /);
+  assert.match(ok(["post", "review", "--from", "alice", "--body", "b"]), /^posted #2 /);
+});
+
+test("post: a file that stands where the message would go costs a number and is not replaced", (t) => {
+  const { ok, at } = review(t);
+  fs.writeFileSync(at("review", "0001-alice-t.md"), "mine");
+  assert.match(ok(["post", "review", "--from", "alice", "--title", "t", "--body", "b"]), /^posted #2 -> review\/0002-alice-t\.md/);
+  assert.equal(fs.readFileSync(at("review", "0001-alice-t.md"), "utf8"), "mine");
+});
+
+test("post: a damaged _meta.json is named, and the channel is taken as open", (t) => {
+  const { chat, at } = review(t);
+  fs.writeFileSync(at("review", "_meta.json"), "<<<<<<< HEAD");
+  const { status, stderr } = chat(["post", "review", "--from", "alice", "--to", "bob", "--body", "b"]);
+  assert.equal(status, 0);
+  assert.match(stderr, /_meta\.json" is not a JSON object: the channel is taken as open/);
+});
+
+test("post: when stdout fails, the error says that it was posted", (t) => {
+  const { bash, at } = review(t);
+  const { stdout, stderr } = bash(`ac post review --from alice --title t --body b > /dev/full; echo "exit $?"`);
+  assert.equal(stdout, "exit 1\n");
+  assert.match(stderr, /posted #1, but could not write to stdout: no space left/);
+  assert.ok(fs.existsSync(at("review", "0001-alice-t.md")));
+});
+
+test("post: on a terminal it says how to finish the body", { skip: !fs.existsSync("/usr/bin/script") && "no script(1) here" }, async (t) => {
+  const { root, dir, ok } = review(t);
+  const command = `'${process.execPath}' '${BIN}' post review --from alice`;
+  const typed = watchChild(spawn("script", ["-qec", command, "/dev/null"], { cwd: dir, env: cleanEnv({ AGENT_CHAT_ROOT: root }) }));
+  await until("the hint is shown", () => typed.output().includes("Ctrl-D"));
+  typed.child.stdin!.write("typed\n\x04");
+  assert.equal((await typed.ended).status, 0);
+  assert.equal(rows<{ body: string }>(ok(["peek", "review", "--json"]))[0]!.body, "typed\n");
+});
