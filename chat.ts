@@ -764,7 +764,7 @@ function steal(lock: string): void {
 
 // ---- channels ------------------------------------------------------------------------------------------------------
 
-const IGNORED = "# agent-chat: this machine's, never committed\n_seq.lock*\n.cursors/*.lock*\n.cursors/*.wait\n";
+const IGNORED = "# agent-chat: this machine's, never committed\n_seq.lock*\n*/.cursors/*.lock*\n*/.cursors/*.wait\n";
 const ATTRIBUTES = "# agent-chat: a message is bytes, not text to convert\n*.md -text\n";
 
 const metaPath = (folder: string): string => path.join(folder, "_meta.json");
@@ -812,30 +812,33 @@ export function openChannel(root: string, name: string): Channel {
   throw new ChatError("no_channel", `no channel ${quoted(name)} in ${base}; ${there}`, mend);
 }
 
-/** What a channel says of itself; a damaged `_meta.json` reads as an open channel, with `problem` saying why. */
+const NO_META: Meta = { members: [], topic: "", created: "", problem: undefined };
+
+/**
+ * What a channel says of itself; a damaged `_meta.json` reads as an open channel, with `problem` saying why.
+ * Throws `gone`, `no_access` or `io`.
+ */
 export function readMeta(channel: Channel): Meta {
-  const nothing: Meta = { members: [], topic: "", created: "", problem: undefined };
   return explaining(`read ${quoted(metaPath(channel.path))}`, () => {
-    const found = readRegular(metaPath(channel.path));
-    if (typeof found === "string") return { ...nothing, problem: `is a ${found}` };
     try {
-      const { members, topic, created } = JSON.parse(found.bytes.toString().replace(/^\ufeff/, "")) as Record<
-        string,
-        unknown
-      >;
-      const names = Array.isArray(members)
-        ? members.filter((m): m is string => typeof m === "string" && m.trim() !== "")
-        : [];
-      return {
-        ...nothing,
-        members: [...new Set(names.map(foldName))],
-        topic: String(topic ?? ""),
-        created: String(created ?? ""),
-      };
-    } catch {
-      return { ...nothing, problem: "is not a JSON object" };
+      const found = readRegular(metaPath(channel.path));
+      return typeof found === "string" ? { ...NO_META, problem: `is a ${found}` } : parseMeta(found.bytes.toString());
+    } catch (error) {
+      if (!isCode(error, "ENOENT")) throw error;
+      throw new ChatError("gone", `the channel ${channel.path} is gone`, "agent-chat channels");
     }
   });
+}
+
+function parseMeta(text: string): Meta {
+  try {
+    const { members, topic, created } = JSON.parse(text.replace(/^\ufeff/, "")) as Record<string, unknown>;
+    const names = Array.isArray(members) ? members.filter((name) => typeof name === "string" && name.trim() !== "") : [];
+    const folded = [...new Set((names as string[]).map(foldName))];
+    return { ...NO_META, members: folded, topic: String(topic ?? ""), created: String(created ?? "") };
+  } catch {
+    return { ...NO_META, problem: "is not a JSON object" };
+  }
 }
 
 /** A line of talk for a `_meta.json` that could not be understood. */
@@ -1429,7 +1432,7 @@ function timeoutLine(agent: Name, timeout: number, watches: readonly Watch[]): s
 /** The id in `12`, `task-12`, `task-12.md` or the name of a taken task's file; throws `bad_name`. */
 export function parseTask(text: string): string {
   const match =
-    /^(?:\.[/\\])?(?:task-)?([A-Za-z0-9][A-Za-z0-9_-]{0,63})(?:\.(?:CLAIMED|DONE)-[a-z0-9-]+)?(?:\.md)?$/.exec(
+    /^(?:\.[/\\])?(?:task-)?([A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?)(?:\.(?:CLAIMED|DONE)-[a-z0-9-]+)?(?:\.md)?$/.exec(
       text.trim(),
     );
   if (match !== null && !DEVICE.test(match[1]!.toLowerCase())) return match[1]!;
@@ -2206,7 +2209,7 @@ function generalHelp(): string {
     COMMANDS.wait.examples[0],
     COMMANDS.claim.examples[0],
   ];
-  return `${about}\n\nagent-chat <command> [options]\n\n${columns(rows)}\n\noptions of every command, before or after it:\n${columns(optionRows(EVERYWHERE))}\n\n${EXIT_HELP}\n\nexamples:\n${session.join("\n")}\n\nonly read and wait mark messages as shown; agent-chat <command> --help says more\n`;
+  return `${about}\n\nagent-chat <command> [options]\n\n${columns(rows)}\n\noptions of every command, before or after it:\n${columns(optionRows(EVERYWHERE))}\n\n${EXIT_HELP}\n\nexamples:\n${session.join("\n")}\n\nonly read and wait mark messages as shown; more: agent-chat <command> --help\n`;
 }
 
 // ---- main ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,140 @@
+import assert from "node:assert/strict";
+import fs from "node:fs";
+import { test } from "node:test";
+import { rows, sandbox } from "./helpers.ts";
+
+test("init: makes the channel, its cursors, and what git needs to know at the root", (t) => {
+  const { ok, at, root } = sandbox(t);
+  const line = ok(["init", "review", "--members", "alice, @Bob,alice", "--topic", "schema\nv2"]);
+  assert.equal(line, `created channel 'review' at ${at("review")}  members=alice, bob\n`);
+  const { created, ...meta } = JSON.parse(fs.readFileSync(at("review", "_meta.json"), "utf8"));
+  assert.deepEqual(meta, { channel: "review", members: ["alice", "bob"], topic: "schema v2" });
+  assert.match(created, /^\d{4}-\d\d-\d\dT[\d:]+[+-]\d\d:\d\d$/);
+  assert.deepEqual(fs.readdirSync(root).sort(), [".gitattributes", ".gitignore", "review"]);
+  assert.deepEqual(fs.readdirSync(at("review")).sort(), [".cursors", "_meta.json"]);
+  assert.match(ok(["init", "open"]), /  members=\(open\)\n$/);
+  assert.deepEqual(rows<{ members: string[] }>(ok(["init", "third", "--json"]))[0]!.members, []);
+});
+
+test("init: git ignores the lock and keeps the messages, as bytes", (t) => {
+  const { ok, bash, at } = sandbox(t);
+  ok(["init", "r"]);
+  ok(["post", "r", "--from", "alice", "--title", "t", "--body", "a\r\nb"]);
+  fs.mkdirSync(at("r", "_seq.lock"));
+  fs.writeFileSync(at("r", "_seq.lock", "x.draft"), "");
+  fs.mkdirSync(at("r", "_seq.lock.abc"));
+  fs.writeFileSync(at("r", "_seq.lock.abc", "x.draft"), "");
+  fs.mkdirSync(at("r", ".cursors", "bob.lock"));
+  fs.writeFileSync(at("r", ".cursors", "bob.lock", "x.draft"), "");
+  const { stdout } = bash(`cd "$AGENT_CHAT_ROOT" && git init -q && git config core.autocrlf true && git add -A 2>/dev/null && git ls-files && git show :r/0001-alice-t.md | tail -2 | od -c | head -1`);
+  assert.match(stdout, /^\.gitattributes\n\.gitignore\nr\/0001-alice-t\.md\nr\/_meta\.json\n0000000   a  \\r  \\n   b  \\n\n/);
+});
+
+test("init: leaves a .gitignore alone that is there, and exits 1 for a channel that is there", (t) => {
+  const { ok, chat, root, at } = sandbox(t);
+  fs.mkdirSync(root);
+  fs.writeFileSync(at(".gitignore"), "mine\n");
+  ok(["init", "r", "--topic", "first"]);
+  assert.equal(fs.readFileSync(at(".gitignore"), "utf8"), "mine\n");
+  const { status, stderr } = chat(["init", "R", "--topic", "second"]);
+  assert.equal(status, 1);
+  assert.ok(stderr.includes(`channel "r" already exists at ${at("r")}`));
+  assert.match(fs.readFileSync(at("r", "_meta.json"), "utf8"), /first/);
+});
+
+test("init: ten at once make the channel once", async (t) => {
+  const { start, at } = sandbox(t);
+  const ends = await Promise.all(Array.from({ length: 10 }, (_, i) => start(["init", "r", "--topic", `t${i}`]).ended));
+  const winner = ends.findIndex(({ status }) => status === 0);
+  assert.deepEqual(ends.map(({ status }) => status).sort(), [0, ...Array(9).fill(1)]);
+  assert.match(fs.readFileSync(at("r", "_meta.json"), "utf8"), new RegExp(`"t${winner}"`));
+  assert.ok(!fs.existsSync(at("r", "_seq.lock")));
+});
+
+const BAD = ["../x", "a/b", "a\\b", "C:x", ".cursors", "_meta", "", "..", ".", "a\nb", "x.", "x ", "con", "CON", "nul.txt", "lpt1", "x".repeat(300), "*", "a?b", "\x1b[31m"];
+
+test("init: names that some system cannot keep are refused everywhere, with the nearest that it can", (t) => {
+  const { chat, root } = sandbox(t);
+  for (const name of [...BAD.filter((bad) => bad !== "x "), "-x", "a b", "é", "--", "a..b"]) {
+    const { status, stderr } = chat(["init", "--", name]);
+    assert.equal(status, 64, JSON.stringify(name));
+    assert.match(stderr, /is not a name for a channel/);
+  }
+  assert.match(chat(["init", "A b"]).stderr, /try: agent-chat init a-b/);
+  assert.ok(!fs.existsSync(root), "nothing was made");
+});
+
+test("channels: names that would leave the root are refused by every command", (t) => {
+  const { ok, chat } = sandbox(t);
+  ok(["init", "r"]);
+  for (const name of BAD) {
+    for (const args of [["post", "--from", "a", "--body", "b"], ["read", "--as", "a"], ["wait", "--as", "a"], ["peek"], ["roster"]]) {
+      assert.equal(chat([...args, "--", name]).status, 64, `${args[0]} ${JSON.stringify(name)}`);
+    }
+    assert.equal(chat(["claim", "--as", "a", "--", name, "1"]).status, 64);
+  }
+});
+
+test("channels: one made by hand or by the reference opens under any safe name; case is folded", (t) => {
+  const { ok, at, chat } = sandbox(t);
+  ok(["init", "r"]);
+  fs.cpSync(at("r"), at("My Channel"), { recursive: true });
+  assert.match(ok(["post", "My Channel", "--from", "alice", "--body", "b"]), /-> My Channel\/0001/);
+  assert.match(ok(["post", "R", "--from", "alice", "--body", "b"]), /-> r\/0001/);
+  assert.match(chat(["read", "--as", "bob"]).stdout, /My Channel\/0001[^]*r\/0001/);
+});
+
+test("channels: a name that is not there lists those that are, the root, and the nearest", (t) => {
+  const { ok, chat, root } = sandbox(t);
+  ok(["init", "review"]);
+  ok(["init", "build"]);
+  const { status, stderr } = chat(["post", "reveiw", "--from", "a", "--body", "b"]);
+  assert.equal(status, 1);
+  assert.ok(stderr.includes(`no channel "reveiw" in ${root}; there are: build, review\n  try: use "review"`), stderr);
+  assert.match(chat(["peek", "zzz"]).stderr, new RegExp(`try: agent-chat init zzz --root ${root}`));
+});
+
+test("channels: lists messages, members, newest and, with a name, what is unread; nothing is marked", (t) => {
+  const { ok, at, chat } = sandbox(t);
+  assert.match(chat(["channels"]).stderr, /no channels in .*root; make one/);
+  ok(["init", "b", "--members", "alice,bob", "--topic", "T"]);
+  ok(["init", "a"]);
+  ok(["post", "b", "--from", "alice", "--to", "bob", "--title", "hi", "--body", "x"]);
+  ok(["post", "b", "--from", "bob", "--title", "own", "--body", "x"]);
+  fs.writeFileSync(at("b", "20260817-some-notes.md"), "");
+  assert.equal(ok(["channels", "--as", "bob"]), `a  0 messages, 0 unread  (open)  ${at("a")}\n  no message yet\nb  2 messages, 1 unread  alice, bob  ${at("b")}\n  last: #2 bob: own\n`);
+  const [, row] = rows<{ created: string; newest: { ts: string } }>(ok(["channels", "--json"]));
+  assert.deepEqual({ ...row, created: "", newest: { ...row!.newest, ts: "" } }, { channel: "b", path: at("b"), messages: 2, members: ["alice", "bob"], topic: "T", created: "", newest: { seq: 2, from: "bob", title: "own", ts: "" } });
+});
+
+test("roster: members, topic, messages and the absolute path", (t) => {
+  const { ok, at } = sandbox(t);
+  ok(["init", "r", "--members", "alice,bob", "--topic", "T"]);
+  assert.equal(ok(["roster", "r"]), `channel : r\npath    : ${at("r")}\ntopic   : T\nmembers : alice, bob\nmessages: 0\n`);
+  assert.deepEqual(rows<{ members: string[] }>(ok(["roster", "r", "--json"]))[0]!.members, ["alice", "bob"]);
+});
+
+test("channels: random _meta.json never hides a channel or a message", (t) => {
+  const { ok, at, chat } = sandbox(t);
+  ok(["init", "r"]);
+  ok(["post", "r", "--from", "alice", "--title", "t", "--body", "x"]);
+  for (const text of ["", "null", "[]", "3", '"x"', '{"members":"alice"}', '{"members":[1,null,{}]}', '{"topic":{"a":1}}', "\0\x01", "\ufeff{}", '{"members":["__proto__"]}']) {
+    fs.writeFileSync(at("r", "_meta.json"), text);
+    for (const args of [["channels"], ["roster", "r"], ["peek", "r"], ["read", "r", "--as", "bob", "--peek"]]) {
+      const { status, stderr } = chat(args);
+      assert.equal(status, 0, `${args.join(" ")} ${text}: ${stderr}`);
+    }
+  }
+});
+
+test("peek: the last three, whoever they are for, or as many as -n says; an empty channel is said", (t) => {
+  const { ok, chat } = sandbox(t);
+  ok(["init", "r"]);
+  assert.match(chat(["peek", "r"]).stderr, /no messages in/);
+  for (let i = 1; i <= 5; i++) ok(["post", "r", "--from", "alice", "--body", `b${i}`]);
+  const seqs = (...args: string[]): number[] => rows<{ seq: number }>(ok(["peek", "r", "--json", ...args])).map(({ seq }) => seq);
+  assert.deepEqual(seqs(), [3, 4, 5]);
+  assert.deepEqual(seqs("-n", "1"), [5]);
+  assert.deepEqual(seqs("-n99"), [1, 2, 3, 4, 5]);
+  for (const bad of ["0", "-1", "x", "1.5", ""]) assert.equal(chat(["peek", "r", "-n", bad]).status, 64, bad);
+});

@@ -1,0 +1,214 @@
+import assert from "node:assert/strict";
+import fs from "node:fs";
+import path from "node:path";
+import { test } from "node:test";
+import { COMMANDS, VERSION } from "../chat.ts";
+import { rows, sandbox } from "./helpers.ts";
+
+test("cli: unknown commands, options, stray words and missing ones are wrong usage, exit 64, on stderr", (t) => {
+  const { chat, ok } = sandbox(t);
+  ok(["init", "r"]);
+  const wrong: [string[], RegExp][] = [
+    [[], /no command was given\n  try: agent-chat --help/],
+    [["reed", "r"], /"reed" is not a command[^]*try: agent-chat read/],
+    [["post", "r", "hello", "--from", "a", "--title", "t", "--body", "b"], /"hello" is one word too many for post/],
+    [["roster"], /roster needs <channel>/],
+    [["claim", "r", "--as", "a"], /claim needs <task>/],
+    [["channels", "r"], /"r" is one word too many/],
+    [["read", "r", "--as", "bob", "--lmit", "3"], /unknown option "--lmit"/],
+    [["wait", "r", "--as", "bob", "--timeuot", "3"], /unknown option "--timeuot"; did you mean --timeout\?/],
+    [["wait", "r", "-x"], /unknown option "-x"/],
+    [["post", "r", "--from", "a", "--title"], /--title needs a value: TEXT/],
+    [["post", "r", "--from", "a", "--title", "--body", "b"], /--title needs a value/],
+    [["post", "r", "--from", "a", "--to", "x", "--to", "y", "--body", "b"], /--to is given twice/],
+    [["read", "r", "--as", "a", "--json=yes"], /json/],
+    [["read", "r"], /who are you\? no name was given\n  try: add --as NAME/],
+    [["read", "r", "--as", ""], /--as "" is not a name/],
+    [["read", "--root", "", "--as", "a"], /--root "" names no folder/],
+  ];
+  for (const [args, message] of wrong) {
+    const { status, stdout, stderr } = chat(args);
+    assert.deepEqual([status, stdout], [64, ""], args.join(" "));
+    assert.match(stderr, message);
+    assert.doesNotMatch(stderr, /\n    at /);
+  }
+});
+
+test("cli: a stray name that is no channel is an error, and nothing is read", (t) => {
+  const { chat, ok } = sandbox(t);
+  ok(["init", "r"]);
+  ok(["post", "r", "--from", "alice", "--body", "x"]);
+  assert.equal(chat(["read", "r", "bob", "--as", "bob"]).status, 1);
+  assert.match(ok(["read", "r", "--as", "bob"]), /x/);
+});
+
+test("cli: --root, --as and --json stand before or after the command", (t) => {
+  const { ok, dir } = sandbox(t);
+  const root = path.join(dir, "other");
+  ok(["--root", root, "init", "r"]);
+  ok(["--as", "alice", "--root", root, "post", "r", "--body", "b"]);
+  ok(["post", "r", "--root", root, "--as=alice", "--body", "b"]);
+  assert.equal(rows(ok(["--json", "--root", root, "--as", "bob", "read"])).length, 2);
+});
+
+test("cli: help that was asked for goes to stdout with 0, for every command, under 80 wide", (t) => {
+  const { chat } = sandbox(t);
+  for (const args of [["--help"], ["-h"], ...Object.keys(COMMANDS).flatMap((name) => [[name, "--help"], ["--help", name], [name, "x", "y", "z", "-h"]])]) {
+    const { status, stdout, stderr } = chat(args);
+    assert.deepEqual([status, stderr], [0, ""], args.join(" "));
+    for (const line of stdout.split("\n")) assert.ok(line.length < 80, line);
+  }
+});
+
+test("cli: a command's help names its operands, every option with its placeholder, and an example", (t) => {
+  const { ok } = sandbox(t);
+  for (const [name, { operands, options, summary, examples }] of Object.entries(COMMANDS)) {
+    const help = ok([name, "--help"]);
+    assert.ok(help.startsWith(`agent-chat ${name}${operands && ` ${operands}`} [options]\n${summary}\n`));
+    for (const [option, { value }] of Object.entries(options as Record<string, { value?: string }>)) {
+      assert.ok(help.includes(option === "n" ? `-n ${value}` : `--${option}${value === undefined ? "" : ` ${value}`}`), option);
+    }
+    for (const example of examples) assert.ok(help.includes(example));
+    assert.match(help, /--root DIR[^]*--as NAME[^]*--json/);
+  }
+});
+
+test("cli: the general help lists every command, the exit codes, and long bodies from a quoted heredoc first", (t) => {
+  const { ok } = sandbox(t);
+  const help = ok(["--help"]);
+  for (const [name, { summary }] of Object.entries(COMMANDS)) assert.match(help.replace(/\s+/g, " "), new RegExp(`${name} .*${summary.slice(0, 20)}`));
+  for (const code of [0, 1, 2, 3, 64, 129, 130, 143]) assert.match(help, new RegExp(`\\b${code}  \\w`));
+  assert.match(help, /<<'END'/);
+  assert.ok(ok(["post", "--help"]).indexOf("<<'END'") < ok(["post", "--help"]).indexOf("--body 'yes'"));
+});
+
+test("cli: --version is the package's version", (t) => {
+  const { ok } = sandbox(t);
+  const { version } = JSON.parse(fs.readFileSync(path.join(import.meta.dirname, "../package.json"), "utf8"));
+  assert.equal(VERSION, version);
+  assert.equal(ok(["--version"]), `${version}\n`);
+});
+
+test("cli: errors with --json are one object on stderr, with a stable code and what to try", (t) => {
+  const { chat, ok } = sandbox(t);
+  ok(["init", "r"]);
+  const cases: [string[], string, number][] = [
+    [["peek", "none", "--json"], "no_channel", 1],
+    [["read", "r", "--json"], "no_name", 64],
+    [["--json"], "usage", 64],
+    [["post", "r", "--as", "a", "--body", " ", "--json"], "no_body", 1],
+    [["wait", "r", "--as", "a", "--timeout", "0", "--json"], "timeout", 2],
+    [["init", "r", "--json"], "channel_exists", 1],
+    [["init", "con", "--json"], "bad_name", 64],
+    [["peek", "r", "-n", "x", "--json"], "bad_value", 64],
+  ];
+  for (const [args, code, status] of cases) {
+    const result = chat(args);
+    assert.equal(result.status, status);
+    assert.equal(result.stdout, "");
+    const { error } = JSON.parse(result.stderr);
+    assert.deepEqual(Object.keys(error), ["code", "message", "try"]);
+    assert.equal(error.code, code);
+  }
+});
+
+test("cli: notes with --json are objects on stderr, and stdout is only data", (t) => {
+  const { chat, ok } = sandbox(t);
+  ok(["init", "r"]);
+  const { stdout, stderr } = chat(["post", "r", "--as", "alice", "--to", "bob", "--body", "b", "--json"]);
+  assert.equal(rows(stdout).length, 1);
+  assert.match(JSON.parse(stderr).note, /"bob" has never posted or read/);
+});
+
+test("cli: --json rows carry the documented keys", (t) => {
+  const { ok, at } = sandbox(t);
+  const keys = (stdout: string): string => Object.keys(rows(stdout)[0]!).join(" ");
+  assert.equal(keys(ok(["init", "r", "--json"])), "channel path members topic created");
+  fs.writeFileSync(at("r", "task-1.md"), "");
+  assert.equal(keys(ok(["post", "r", "--as", "alice", "--body", "b", "--json"])), "channel seq file path from to reply_to ts status title bytes lines");
+  assert.equal(keys(ok(["read", "r", "--as", "bob", "--json"])), "channel seq file path from to reply_to ts status title body");
+  assert.equal(keys(ok(["channels", "--as", "bob", "--json"])), "channel path messages unread members topic created newest");
+  assert.equal(keys(ok(["roster", "r", "--json"])), "channel path topic members created messages");
+  assert.equal(keys(ok(["claim", "r", "1", "--as", "bob", "--json"])), "channel task file path owner already");
+});
+
+test("cli: a command that is suggested can be pasted", (t) => {
+  const { bash } = sandbox(t);
+  const { stdout, stderr } = bash(`
+    agent-chat() { ac "$@"; }
+    fix() { eval "$(grep -o 'agent-chat .*' | tail -1)"; }
+    ac init "it's a channel" 2>&1 | fix
+    ac post nochan --as alice --body b 2>&1 | fix
+    ac post nochan --as alice --body b`);
+  assert.match(stdout, /created channel 'it-s-a-channel'[^]*created channel 'nochan'[^]*posted #1/, stderr);
+});
+
+// ---- who and where
+
+test("root: --root, else $AGENT_CHAT_ROOT, else the nearest .agent-chat, else ~/agent-chat; always absolute", (t) => {
+  const { dir, ok, chat } = sandbox(t);
+  const env = { AGENT_CHAT_ROOT: undefined, HOME: path.join(dir, "home") };
+  fs.mkdirSync(path.join(dir, "home"));
+  fs.mkdirSync(path.join(dir, "work", "deep"), { recursive: true });
+  const where = (args: string[], how: object): string => / at (.*?)\/\w+  members/.exec(ok(["init", ...args], how))![1]!;
+  const real = fs.realpathSync(dir);
+  assert.equal(where(["a"], { env, cwd: path.join(dir, "work", "deep") }), path.join(dir, "home", "agent-chat"));
+  fs.mkdirSync(path.join(dir, "work", ".agent-chat"));
+  assert.equal(where(["b"], { env, cwd: path.join(dir, "work", "deep") }), path.join(real, "work", ".agent-chat"));
+  assert.equal(where(["c"], { env: { ...env, AGENT_CHAT_ROOT: path.join(dir, "env") }, cwd: path.join(dir, "work") }), path.join(dir, "env"));
+  assert.equal(where(["d", "--root", "given"], { env, cwd: path.join(dir, "work") }), path.join(real, "work", "given"));
+  assert.equal(where(["e", "--root", "~/x"], { env, cwd: dir }), path.join(dir, "home", "x"));
+  assert.equal(where(["f"], { env: { ...env, AGENT_CHAT_ROOT: "~/y" }, cwd: dir }), path.join(dir, "home", "y"));
+  assert.equal(chat(["channels"], { env: { ...env, AGENT_CHAT_ROOT: "" }, cwd: path.join(dir, "work") }).stdout.includes(".agent-chat"), true, "empty is unset");
+});
+
+test("root: a relative $AGENT_CHAT_ROOT is used, and warned of with what it means here", (t) => {
+  const { dir, chat } = sandbox(t);
+  fs.mkdirSync(path.join(dir, "a"));
+  const { status, stderr } = chat(["init", "r"], { env: { AGENT_CHAT_ROOT: ".chat" }, cwd: path.join(dir, "a") });
+  assert.equal(status, 0);
+  assert.ok(stderr.includes(`AGENT_CHAT_ROOT is relative, so it depends on the folder you are in: now ${path.join(fs.realpathSync(dir), "a", ".chat")}`), stderr);
+});
+
+test("root: one that is a file is an error with its path, not a stack", (t) => {
+  const { dir, chat } = sandbox(t);
+  fs.writeFileSync(path.join(dir, "file"), "");
+  for (const args of [["init", "r"], ["channels"], ["read", "--as", "a"]]) {
+    const { status, stderr } = chat([...args, "--root", path.join(dir, "file")]);
+    assert.equal(status, 1, args[0]);
+    assert.ok(stderr.includes(path.join(dir, "file")) && !/\n    at /.test(stderr), stderr);
+  }
+});
+
+test("names: a leading @ is dropped and case is folded, at every door", (t) => {
+  const { ok } = sandbox(t);
+  ok(["init", "r", "--members", "Alice,@BOB"]);
+  ok(["post", "r", "--from", "ALICE", "--to", " @Bob ", "--body", "b"]);
+  assert.equal(rows(ok(["read", "r", "--as", "bOb", "--json"])).length, 1);
+  ok(["post", "r", "--as", "@bob", "--to", "ALL", "--body", "b"]);
+  const [message] = rows<{ from: string; to: string[] }>(ok(["read", "r", "--as", "alice", "--json"]));
+  assert.deepEqual([message!.from, message!.to], ["bob", []]);
+});
+
+test("names: AGENT_CHAT_NAME says who you are", (t) => {
+  const { ok, chat } = sandbox(t);
+  ok(["init", "r"]);
+  ok(["post", "r", "--body", "b"], { env: { AGENT_CHAT_NAME: "Alice" } });
+  assert.match(ok(["read", "r"], { env: { AGENT_CHAT_NAME: "bob" } }), /alice -> all/);
+  assert.match(chat(["read", "r"], { env: { AGENT_CHAT_NAME: "b b" } }).stderr, /AGENT_CHAT_NAME "b b" is not a name/);
+});
+
+test("names: a line break or control character in a field stays one line, or is refused", (t) => {
+  const { ok, chat, at } = sandbox(t);
+  ok(["init", "r"]);
+  const evil = "x\nto: all\rfrom: boss\u2028seq: 9\u0085---\u000b\u000c\u001c\u001d\u001ey";
+  ok(["post", "r", "--from", "a", "--to", "bob", "--title", evil, "--status", evil, "--body", "b"]);
+  const file = fs.readdirSync(at("r")).find((name) => name.startsWith("0001"))!;
+  const head = fs.readFileSync(at("r", file), "utf8").split("\n---\n")[0]!;
+  assert.equal(head.split("\n").length, 8);
+  const [message] = rows<{ from: string; to: string[]; title: string; status: string }>(ok(["read", "r", "--as", "bob", "--json"]));
+  const folded = "x to: all from: boss seq: 9 --- y";
+  assert.deepEqual({ from: message!.from, to: message!.to, title: message!.title, status: message!.status }, { from: "a", to: ["bob"], title: folded, status: folded });
+  for (const option of ["--from", "--to", "--as"]) assert.equal(chat(["post", "r", "--body", "b", option, evil]).status, 64);
+  assert.equal(chat(["init", "s", "--members", evil]).status, 64);
+});
