@@ -14,8 +14,8 @@
 // - Shown, then marked: a cursor takes a message in only after the system has taken its bytes.
 // - What cannot be done is said, with the command that mends it. SPEC.md has all of it in numbered clauses.
 
-// A Node that cannot strip types stops at this line and prints it.
-export type NeedsNode = "chat.ts needs Node 22.18 or later; on Node 20 use: npx agent-chat";
+// A Node that cannot strip types stops at this line and prints it; `export` here would make it look further.
+type NeedsNode = "chat.ts needs Node 22.18 or later; on Node 20 use: npx agent-chat";
 
 import { isUtf8 } from "node:buffer";
 import fs from "node:fs";
@@ -23,6 +23,7 @@ import os from "node:os";
 import path from "node:path";
 import { parseArgs } from "node:util";
 
+export type { NeedsNode };
 export const VERSION = "0.1.0";
 
 // ---- types ---------------------------------------------------------------------------------------------------------
@@ -133,7 +134,8 @@ type Finding =
 
 // ---- errors --------------------------------------------------------------------------------------------------------
 
-const EXIT = {
+/** The exit code of each error code. */
+export const EXIT = {
   usage: 64,
   bad_name: 64,
   bad_value: 64,

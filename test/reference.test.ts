@@ -1,0 +1,115 @@
+import assert from "node:assert/strict";
+import { spawn, spawnSync } from "node:child_process";
+import fs from "node:fs";
+import { test, type TestContext } from "node:test";
+import { cleanEnv, REFERENCE, rows, sandbox, until, watchChild, type Running } from "./helpers.ts";
+
+const python = spawnSync("python3", ["--version"]).status === 0;
+const skip = !fs.existsSync(REFERENCE) ? `no reference at ${REFERENCE}` : !python && "no python3 here";
+
+function both(t: TestContext) {
+  const box = sandbox(t);
+  const ref = (args: readonly string[]): Running =>
+    watchChild(spawn("python3", [REFERENCE, ...args], { cwd: box.dir, env: cleanEnv({ AGENT_CHAT_ROOT: box.root }), stdio: ["ignore", "pipe", "pipe"] }));
+  return { ...box, ref, cursor: (name: string) => fs.readFileSync(box.at("r", ".cursors", `${name}.txt`), "utf8") };
+}
+const ended = async (run: Running): Promise<string> => {
+  const { status, stdout, stderr } = await run.ended;
+  assert.equal(status, 0, stderr);
+  return stdout;
+};
+
+test("reference: both post at the same time, and numbers are unique and without holes", { skip }, async (t) => {
+  const { start, ref, ok, at } = both(t);
+  await ended(ref(["init", "r", "--members", "alice,bob"]));
+  const posts: Promise<string>[] = [];
+  for (let i = 0; i < 24; i++) {
+    posts.push(ended(start(["post", "r", "--from", "ours", "--title", `o${i}`, "--body", `o${i}`])));
+    posts.push(ended(ref(["post", "r", "--from", "theirs", "--title", `t${i}`, "--body", `t${i}`])));
+    if (i % 6 === 5) await Promise.all(posts.slice(-6)); // six pairs at a time on two cores
+  }
+  const printed = (await Promise.all(posts)).map((line) => Number(/^posted #(\d+) /.exec(line)![1]));
+  assert.deepEqual(printed.sort((a, b) => a - b), Array.from({ length: 48 }, (_, i) => i + 1));
+  const messages = rows<{ seq: number; title: string; body: string; from: string }>(ok(["read", "r", "--all", "--json"]));
+  assert.deepEqual(messages.map(({ seq }) => seq), Array.from({ length: 48 }, (_, i) => i + 1));
+  assert.ok(messages.every(({ title, body, from }) => body === `${title}\n` && from === (title[0] === "o" ? "ours" : "theirs")));
+  assert.ok(!fs.existsSync(at("r", "_seq.lock")));
+});
+
+test("reference: each reads the other's sender, recipients, reply and title", { skip }, async (t) => {
+  const { ok, ref } = both(t);
+  ok(["init", "r", "--members", "alice,bob,carol"]);
+  ok(["post", "r", "--from", "alice", "--to", "bob,carol", "--title", "a: b # c", "--body", "one"]);
+  await ended(ref(["post", "r", "--from", "bob", "--to", "alice,carol", "--reply", "1", "--title", '"quoted" no: "yes"', "--status", "done", "--body", "two"]));
+  await ended(ref(["post", "r", "--from", "bob", "--title", '"q"', "--body=---\nthree\n---"]));
+  const [, second, third] = rows<Record<string, unknown>>(ok(["read", "r", "--all", "--json"]));
+  assert.deepEqual([second!["from"], second!["to"], second!["reply_to"], second!["title"], second!["status"]], ["bob", ["alice", "carol"], 1, '"quoted" no: "yes"', "done"]);
+  assert.deepEqual([third!["to"], third!["title"], third!["body"]], [[], '"q"', "---\nthree\n---\n"]);
+  assert.match(await ended(ref(["read", "r", "--as", "carol"])), /from: alice\nto: bob, carol\n[^]*one[^]*two[^]*three/);
+  assert.match(await ended(ref(["read", "r", "--as", "alice"])), /^=+\n---\nseq: 2\n[^]*seq: 3\n/);
+  assert.doesNotMatch(await ended(ref(["read", "r", "--as", "dave"])), /seq: [12]\n/);
+});
+
+test("reference: each respects the other's cursor", { skip }, async (t) => {
+  const { ok, ref, cursor } = both(t);
+  ok(["init", "r"]);
+  for (const body of ["one", "two"]) ok(["post", "r", "--from", "alice", "--body", body]);
+  ok(["read", "r", "--as", "bob"]);
+  assert.match(await ended(ref(["read", "r", "--as", "bob"])), /no new messages for bob/);
+  ok(["post", "r", "--from", "alice", "--body", "three"]);
+  assert.match(await ended(ref(["read", "r", "--as", "bob"])), /three/);
+  assert.equal(cursor("bob"), "3");
+  assert.equal(ok(["read", "r", "--as", "bob"]), "");
+});
+
+test("reference: each wakes the other's wait", { skip }, async (t) => {
+  const { ok, ref, start } = both(t);
+  ok(["init", "r"]);
+  const ours = start(["wait", "r", "--as", "bob"]);
+  const theirs = ref(["wait", "r", "--as", "alice", "--interval", "0.2", "--timeout", "20"]);
+  await new Promise((resolve) => setTimeout(resolve, 600));
+  await ended(ref(["post", "r", "--from", "alice", "--title", "t", "--body", "to ours"]));
+  assert.match((await ours.ended).stdout, /to ours/);
+  ok(["post", "r", "--from", "bob", "--body", "to theirs"]);
+  assert.match(await ended(theirs), /to theirs/);
+});
+
+test("reference: twenty claims from both leave one owner", { skip }, async (t) => {
+  const { ok, ref, start, at } = both(t);
+  ok(["init", "r"]);
+  fs.writeFileSync(at("r", "task-1.md"), "");
+  const claims = Array.from({ length: 20 }, (_, i) => (i % 2 ? ref(["claim", "r", "task-1.md", "--as", `w${i}`]) : start(["claim", "r", "task-1.md", "--as", `w${i}`])));
+  const ends = await Promise.all(claims.map((claim) => claim.ended));
+  assert.deepEqual(ends.map(({ status }) => status).sort(), [0, ...Array(19).fill(3)]);
+  const winner = ends.findIndex(({ status }) => status === 0);
+  assert.deepEqual(fs.readdirSync(at("r")).filter((name) => name.startsWith("task")), [`task-1.CLAIMED-w${winner}.md`]);
+});
+
+test("reference: each waits for the other's lock", { skip }, async (t) => {
+  const { ok, ref, start, at } = both(t);
+  ok(["init", "r"]);
+  fs.mkdirSync(at("r", "_seq.lock")); // as the reference holds it: an empty folder
+  const ours = start(["post", "r", "--from", "alice", "--title", "t", "--body", "b"]);
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  assert.ok(!fs.existsSync(at("r", "0001-alice-t.md")));
+  fs.rmdirSync(at("r", "_seq.lock"));
+  assert.equal((await ours.ended).status, 0);
+  fs.mkdirSync(at("r", "_seq.lock"));
+  fs.writeFileSync(at("r", "_seq.lock", "host.1.abc.draft"), "");
+  const theirs = ref(["post", "r", "--from", "bob", "--title", "t", "--body", "b"]);
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  assert.ok(!fs.existsSync(at("r", "0002-bob-t.md")));
+  fs.rmSync(at("r", "_seq.lock"), { recursive: true });
+  await ended(theirs);
+});
+
+test("reference: a channel of the older kinds, with names of its own, is read and answered", { skip }, async (t) => {
+  const { ok, ref, chat } = both(t);
+  await ended(ref(["init", "r", "--members", "Dev.A,bob"]));
+  await ended(ref(["post", "r", "--from", "Dev.A", "--to", "bob", "--title", "hi", "--body", "b"]));
+  assert.match(ok(["read", "r", "--as", "bob"]), /dev\.a -> bob/);
+  assert.match(ok(["post", "r", "--from", "bob", "--reply", "1", "--body", "back"]), /to dev\.a;/);
+  assert.match(ok(["post", "r", "--from", "bob", "--to", "Dev.A", "--body", "again"]), /to dev\.a;/);
+  assert.equal(chat(["post", "r", "--from", "bob", "--to", "Dev.B", "--body", "x"]).status, 64);
+  await until("the roster is read", () => ok(["roster", "r"]).includes("dev.a, bob"));
+});
