@@ -624,6 +624,12 @@ interface Draft {
   readonly fd: number;
 }
 
+/** A channel's folder as it was while nobody held its lock, and when that was seen. */
+interface Glance {
+  readonly at: number;
+  readonly modified: bigint; // nanoseconds
+}
+
 /** How long a lock has stood unchanged, on this process's monotonic clock. */
 interface Sight {
   look: string;
@@ -635,17 +641,23 @@ interface Sight {
  * rename followed by `assertHeld`: once the lock was stolen these fail, and `body` is run again under a new lock.
  * Throws `locked` after 20 s, naming the path to remove.
  */
-async function withLock<T>(lock: string, signal: AbortSignal | undefined, body: (draft: Draft) => T): Promise<T> {
+async function withLock<T>(
+  lock: string,
+  signal: AbortSignal | undefined,
+  body: (draft: Draft, seen: Glance | undefined) => T,
+  glance?: () => Glance | undefined, // taken just before each try
+): Promise<T> {
   const deadline = monotonic() + PATIENCE_MS;
   const sight: Sight = { look: "", since: 0 };
   for (;;) {
     signal?.throwIfAborted();
+    const seen = glance?.();
     const draft = takeLock(lock);
     if (draft === undefined) {
       if (isStale(lock, sight)) steal(lock);
     } else {
       try {
-        return body(draft);
+        return body(draft, seen);
       } catch (error) {
         if (!isCode(error, "ENOENT") || isHeld(draft)) throw error;
       } finally {
@@ -766,7 +778,7 @@ function steal(lock: string): void {
 
 // ---- channels ------------------------------------------------------------------------------------------------------
 
-const IGNORED = "# agent-chat: this machine's, never committed\n_seq.lock*\n*/.cursors/*.lock*\n*/.cursors/*.wait\n";
+const IGNORED = "# agent-chat: this machine's, never committed\n_seq.lock*\n*/.cursors/*.lock*\n*/.cursors/*.wait\n*/.cursors/.newest\n";
 const ATTRIBUTES = "# agent-chat: a message is bytes, not text to convert\n*.md -text\n";
 
 const metaPath = (folder: string): string => path.join(folder, "_meta.json");
@@ -1010,7 +1022,8 @@ export async function post(channel: Channel, outgoing: Outgoing, { signal }: Blo
     const notes: string[] = [];
     const body = checkBody(outgoing.body);
     const unnumbered = address(channel, outgoing, body, notes);
-    const message = await withLock(numberLock(channel), signal, (draft) => publish(channel, draft, unnumbered));
+    const publishing = (draft: Draft, seen: Glance | undefined): Message => publish(channel, draft, seen, unnumbered);
+    const message = await withLock(numberLock(channel), signal, publishing, () => glanceAt(channel));
     if (!flushFolder(channel.path)) notes.push("the disk did not confirm the new entry: a power cut now could lose it");
     return { message, bytes: Buffer.byteLength(body), lines: body.replace(/\n$/, "").split("\n").length, notes };
   });
@@ -1051,20 +1064,63 @@ function address(channel: Channel, outgoing: Outgoing, body: string, notes: stri
 }
 
 /** Writes the numbered text into the draft and links it into place; a name that something else has costs a number. */
-function publish(channel: Channel, draft: Draft, unnumbered: Message): Message {
+function publish(channel: Channel, draft: Draft, seen: Glance | undefined, unnumbered: Message): Message {
   const slug = asciiSlug(unnumbered.title, 40) || "msg";
-  for (let seq = highest(channel, listMessages(channel).entries) + 1; ; seq++) {
+  const last = knownHighest(channel, seen) ?? highest(channel, listMessages(channel).entries);
+  for (let seq = last + 1; ; seq++) {
     const file = `${String(seq).padStart(4, "0")}-${unnumbered.from}-${slug}.md`;
     const message: Message = { ...unnumbered, seq, file, path: path.join(channel.path, file), ts: timestamp() };
     writeAll(draft.fd, formatMessage(message));
     fs.fsyncSync(draft.fd);
+    if (seq >= LARGE) removeIfPresent(fs.unlinkSync, newestPath(channel));
     try {
       moveIntoPlace(draft.path, message.path);
+      if (seq >= LARGE) keepNewest(channel, draft);
       return message;
     } catch (error) {
       if (!isCode(error, "EEXIST")) throw error;
       fs.ftruncateSync(draft.fd);
     }
+  }
+}
+
+const LARGE = 50_000; // from this number on, listing the folder would cost more than all the rest of a post
+const TICK_NS = 12_000_000n; // two times this near may be one tick of the kernel's clock
+const GLANCE_MS = 5;
+
+const newestPath = (channel: Channel): string => path.join(channel.path, ".cursors", ".newest");
+
+/**
+ * The highest number of a large channel without listing it (SPEC 5.9). `.newest` is a second link to the last message
+ * that we published, moved there from the lock folder just before the release; so if the folder has not changed since
+ * that moment, no message has come. The reference changes the folder without touching `.newest`, but between its mkdir
+ * and its rmdir it lists the folder, which takes far longer here than a tick, or than the glance may have taken.
+ */
+function knownHighest(channel: Channel, seen: Glance | undefined): number | undefined {
+  if (seen === undefined || monotonic() - seen.at > GLANCE_MS) return undefined;
+  const stat = fs.statSync(newestPath(channel), { bigint: true, throwIfNoEntry: false });
+  if (stat === undefined) return undefined;
+  const since = seen.modified - stat.ctimeNs;
+  const coarse = seen.modified % 1_000_000n === 0n; // a file system that keeps whole seconds hides changes
+  if (since < 0n || since > TICK_NS || coarse) return undefined;
+  const found = readRegular(newestPath(channel));
+  const seq = typeof found === "string" ? "" : splitMessage(found.bytes.toString())?.fields.get("seq");
+  return seq !== undefined && /^\d{5,15}$/.test(seq) ? Number(seq) : undefined;
+}
+
+function glanceAt(channel: Channel): Glance | undefined {
+  if (fs.statSync(newestPath(channel), { throwIfNoEntry: false }) === undefined) return undefined;
+  const at = monotonic();
+  if (fs.existsSync(numberLock(channel))) return undefined;
+  return { at, modified: fs.statSync(channel.path, { bigint: true }).mtimeNs };
+}
+
+/** From the draft, so that a writer whose lock was stolen cannot; without it the next post lists the folder. */
+function keepNewest(channel: Channel, draft: Draft): void {
+  try {
+    fs.renameSync(draft.path, newestPath(channel));
+  } catch {
+    // it only saves time
   }
 }
 
@@ -2251,37 +2307,26 @@ function joinValues(args: readonly string[], options: Options): string[] {
 function parse(args: readonly string[]): Parsed {
   const at = commandAt(args);
   const name = args[at];
-  const entry = name === undefined ? undefined : commandNamed(name);
-  const options: Options = { ...EVERYWHERE, ...entry?.options };
-  const rest = joinValues(
-    args.filter((_, i) => i !== at),
-    options,
-  );
-  const config = Object.entries(options).map(
-    ([key, { value, short }]) =>
-      [key, { type: value === undefined ? "boolean" : "string", ...(short && { short }) }] as const,
-  );
+  const options: Options = { ...EVERYWHERE, ...(name === undefined ? {} : commandNamed(name).options) };
+  const words = args.filter((_, i) => i !== at);
+  const { values, positionals } = parseWords(joinValues(words, options), options, name);
+  for (const [option, value] of Object.entries(values)) {
+    if (Array.isArray(value) && value.length > 1) throw new ChatError("usage", `--${option} is given twice`);
+  }
+  const single = Object.entries(values).map(([option, value]) => [option, Array.isArray(value) ? value[0] : value]);
+  return { name, values: Object.fromEntries(single) as Parsed["values"], operands: positionals };
+}
+
+function parseWords(words: string[], options: Options, name = ""): ReturnType<typeof parseArgs> {
+  const config = Object.entries(options).map(([key, { value, short }]) => {
+    const type = value === undefined ? "boolean" : "string";
+    return [key, { type, multiple: true, ...(short && { short }) }] as const;
+  });
   try {
-    const { values, positionals, tokens } = parseArgs({
-      args: rest,
-      options: Object.fromEntries(config),
-      allowPositionals: true,
-      tokens: true,
-    });
-    const twice = tokens.find(
-      (token, i) =>
-        token.kind === "option" &&
-        tokens.slice(0, i).some((other) => other.kind === "option" && other.name === token.name),
-    );
-    if (twice?.kind === "option") throw new ChatError("usage", `${twice.rawName} is given twice`);
-    return { name, values: values as Parsed["values"], operands: positionals };
+    return parseArgs({ args: words, options: Object.fromEntries(config), allowPositionals: true });
   } catch (error) {
-    if (error instanceof ChatError) throw error;
-    throw new ChatError(
-      "usage",
-      unknownOption(error as Error, options),
-      `agent-chat ${name ?? ""} --help`.replace("  ", " "),
-    );
+    const help = `agent-chat ${name} --help`.replace("  ", " ");
+    throw new ChatError("usage", unknownOption(error as Error, options), help);
   }
 }
 

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import { test } from "node:test";
+import { openChannel, post } from "../chat.ts";
 import { rows, sandbox, until, watchChild, cleanEnv, BIN } from "./helpers.ts";
 import { spawn } from "node:child_process";
 
@@ -282,6 +283,30 @@ test("post: a file that stands where the message would go costs a number and is 
   fs.writeFileSync(at("review", "0001-alice-t.md"), "mine");
   assert.match(ok(["post", "review", "--from", "alice", "--title", "t", "--body", "b"]), /^posted #2 -> review\/0002-alice-t\.md/);
   assert.equal(fs.readFileSync(at("review", "0001-alice-t.md"), "utf8"), "mine");
+});
+
+test("post: in a large channel the number is found without a listing, and a change by others is seen", async (t) => {
+  const { ok, root, at } = review(t);
+  const channel = openChannel(root, "review");
+  const write = (seq: number, from: string): void => fs.writeFileSync(at("review", `${seq}-${from}-x.md`), `---\nseq: ${seq}\nfrom: ${from}\n---\nx\n`);
+  write(60_000, "carol");
+  const listed = t.mock.method(fs, "readdirSync");
+  const listings = (): number => listed.mock.calls.filter((call) => call.arguments[0] === channel.path).length;
+  const next = async (): Promise<number> => (await post(channel, { from: "alice", body: "b" })).message.seq;
+  assert.equal(await next(), 60_001);
+  assert.equal(listings(), 2, "numbers are missing below: listed twice");
+  assert.equal(await next(), 60_002);
+  assert.match(ok(["post", "review", "--from", "bob", "--body", "b"]), /^posted #60003 /);
+  assert.equal(await next(), 60_004);
+  assert.equal(listings(), 2, "nobody else has changed the folder");
+  await new Promise((resolve) => setTimeout(resolve, 30));
+  write(60_005, "dave"); // by hand: without the lock, and without .newest
+  assert.equal(await next(), 60_006);
+  assert.equal(listings(), 4);
+  fs.rmSync(at("review", ".cursors"), { recursive: true });
+  assert.equal(await next(), 60_007);
+  assert.equal(await next(), 60_008);
+  assert.equal(listings(), 8, "without .cursors there is nowhere to keep it");
 });
 
 test("post: a damaged _meta.json is named, and the channel is taken as open", (t) => {
