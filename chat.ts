@@ -87,7 +87,7 @@ export interface Batch {
   readonly messages: readonly Message[]; // for the agent, and not shown yet
   readonly passed: readonly Entry[]; // not shown yet, and not for the agent
   readonly newest: number; // the highest number in the channel, 0: no messages
-  readonly shared: ReadonlySet<number>; // numbers that two messages have
+  readonly shared: Shared; // numbers that two messages have
   readonly cursor: CursorFile;
   readonly notes: readonly string[];
 }
@@ -101,6 +101,9 @@ export interface Claim {
   readonly already: boolean; // it was the agent's before
 }
 
+/** Where something is said beside the data. */
+export type Note = (text: string) => void;
+
 /** How a blocking function is stopped: it rejects with the signal's reason. */
 export interface Blocking {
   readonly signal?: AbortSignal | undefined;
@@ -111,6 +114,9 @@ export interface Entry {
   readonly seq: number;
   readonly file: string;
 }
+
+/** Numbers that more than one message has. */
+export type Shared = { has(seq: number): boolean };
 
 /** A set of shown messages: ranges of numbers, and file names where a number is shared (SPEC 6.2). */
 export interface Cursor {
@@ -151,6 +157,7 @@ export const EXIT = {
   no_body: 1,
   bad_body: 1,
   too_big: 1,
+  full: 1,
   locked: 1,
   gone: 1,
   orphaned: 1,
@@ -170,27 +177,35 @@ export type ErrorCode = keyof typeof EXIT;
 export class ChatError extends Error {
   readonly code: ErrorCode;
   readonly remedy: string | undefined;
+  readonly swap: readonly [string, string] | undefined; // the word that was wrong, and the one to type instead
 
-  constructor(code: ErrorCode, message: string, remedy?: string) {
+  constructor(code: ErrorCode, message: string, remedy?: string, swap?: readonly [string, string]) {
     super(message);
     this.name = "ChatError";
     this.code = code;
     this.remedy = remedy;
+    this.swap = swap;
   }
 }
 
 function isCode(error: unknown, ...codes: string[]): boolean {
-  return error instanceof Error && codes.includes((error as NodeJS.ErrnoException).code ?? "");
+  return error instanceof Error && codes.includes(codeOf(error));
+}
+
+function codeOf(error: unknown): string {
+  return (error as NodeJS.ErrnoException).code ?? String(error);
 }
 
 const NO_ACCESS = "choose a root you may write (--root DIR inside the workspace), or allow this folder in the sandbox";
-const SYSTEM: Readonly<Record<string, readonly [ErrorCode, string]>> = {
+const SYSTEM: Readonly<Record<string, readonly [ErrorCode, string | undefined]>> = {
   EACCES: ["no_access", NO_ACCESS],
   EPERM: ["no_access", NO_ACCESS],
   EROFS: ["no_access", NO_ACCESS],
   ENOSPC: ["no_space", "free some space, then run it again"],
   EDQUOT: ["no_space", "free some space, then run it again"],
   EMFILE: ["io", "raise the limit of open files (ulimit -n), then run it again"],
+  EIO: ["io", "run it again"],
+  EBUSY: ["io", "run it again"],
 };
 
 /** Says of a system error what could not be done; every other error passes as it is. */
@@ -199,7 +214,7 @@ function explained(error: unknown, what: string): unknown {
   if (!(error instanceof Error) || error instanceof ChatError || syscall === undefined) return error;
   const reason = message.replace(/^\w+: /, "").split(", ")[0];
   const where = file === undefined ? "" : ` ${quoted(file)}`;
-  const [known, remedy] = SYSTEM[code] ?? ["io", "run it again"];
+  const [known, remedy] = SYSTEM[code] ?? ["io", undefined];
   return new ChatError(known, `could not ${what}: ${reason} (${code}, ${syscall}${where})`, remedy);
 }
 
@@ -257,10 +272,12 @@ export function parseName(what: string, text: string): Name {
   if (/^[a-z0-9]+(-[a-z0-9]+)*$/.test(name) && name.length <= NAME_MAX && !DEVICE.test(name) && name !== "all") {
     return name as Name;
   }
-  const near = asciiSlug(name, NAME_MAX);
-  const mend = near === "" || near === "all" || DEVICE.test(near) ? undefined : `use ${quoted(near)}`;
-  const rule = `use a-z, 0-9 and single hyphens, at most ${NAME_MAX}`;
-  throw new ChatError("bad_name", `${what} ${quoted(text)} is not a name of an agent: ${rule}`, mend);
+  const reserved = DEVICE.test(name) || name === "all";
+  const rule = reserved ? "that word is reserved" : `use a-z, 0-9 and single hyphens, at most ${NAME_MAX}`;
+  const near = reserved ? `${name}-1` : asciiSlug(name, NAME_MAX);
+  const swap = near === "" || near === "all" || DEVICE.test(near) ? undefined : ([text, near] as const);
+  const mend = swap && `use ${quoted(near)}`;
+  throw new ChatError("bad_name", `${what} ${quoted(text)} is not a name of an agent: ${rule}`, mend, swap);
 }
 
 function asciiSlug(text: string, max: number): string {
@@ -289,13 +306,14 @@ function parseNewChannel(text: string): string {
   if (/^[a-z0-9]+([._-][a-z0-9]+)*$/.test(name) && name.length <= CHANNEL_MAX && isSafeSegment(name)) return name;
   const near = asciiSlug(name, CHANNEL_MAX);
   const rule = `use a-z, 0-9 and single . _ or - inside, at most ${CHANNEL_MAX}`;
-  const mend = near === "" || !isSafeSegment(near) ? undefined : `agent-chat init ${near}`;
-  throw new ChatError("bad_name", `${quoted(text)} is not a name for a channel: ${rule}`, mend);
+  const swap = near === "" || !isSafeSegment(near) ? undefined : ([text, near] as const);
+  const mend = swap && `agent-chat init ${near}`;
+  throw new ChatError("bad_name", `${quoted(text)} is not a name for a channel: ${rule}`, mend, swap);
 }
 
 /** The known word that is nearest to a mistyped one, if one is near. */
 function nearest(word: string, known: Iterable<string>): string | undefined {
-  const scored = [...known].map((k) => [distance(word, k), k] as const).sort((a, b) => a[0] - b[0]);
+  const scored = [...known].map((k) => [distance(word, foldName(k)), k] as const).sort((a, b) => a[0] - b[0]);
   const best = scored[0];
   return best !== undefined && best[0] <= Math.max(1, Math.floor(word.length / 3)) ? best[1] : undefined;
 }
@@ -318,6 +336,7 @@ function distance(a: string, b: string): number {
 // ---- message text --------------------------------------------------------------------------------------------------
 
 const BODY_MAX = 1024 * 1024; // bytes
+const LINE_MAX = 1000; // characters of a title or status
 const TITLE_FROM_BODY = 72; // characters of a title taken from the body
 
 /** Every character that some reader takes for a line break; a header value holds none of them (SPEC 4.4). */
@@ -377,6 +396,7 @@ function formatMessage(message: Message): string {
 /** The header's fields and the body, or undefined where the text does not start with a closed header (SPEC 4.2). */
 function splitMessage(text: string): { fields: Map<string, string>; body: string } | undefined {
   const fields = new Map<string, string>();
+  let last = "";
   for (let at = text.startsWith("\ufeff") ? 1 : 0, count = 0; at < text.length; count++) {
     const newline = text.indexOf("\n", at);
     const end = newline < 0 ? text.length : newline;
@@ -384,20 +404,41 @@ function splitMessage(text: string): { fields: Map<string, string>; body: string
     at = end + 1;
     if (line === "---" && count > 0) return { fields, body: text.slice(at) };
     if (count === 0 && line !== "---") return undefined;
-    const colon = line.indexOf(":");
-    const key = line.slice(0, Math.max(0, colon)).trim();
-    if (colon > 0 && !fields.has(key)) fields.set(key, parseValue(line.slice(colon + 1).trim()));
+    last = addField(fields, line, last);
   }
   return undefined;
 }
 
-function parseRecipients(text: string): string[] {
-  const words = text
+/** Adds `key: value`, or an item of a list below its key as people write it; returns the key. */
+function addField(fields: Map<string, string>, line: string, last: string): string {
+  const item = /^- +(.*)$/.exec(line)?.[1];
+  if (item !== undefined && fields.has(last)) fields.set(last, `${fields.get(last)},${item}`);
+  const colon = item === undefined ? line.indexOf(":") : -1;
+  const key = line.slice(0, Math.max(0, colon)).trim();
+  if (colon <= 0 || fields.has(key)) return item === undefined ? "" : last;
+  fields.set(key, parseValue(line.slice(colon + 1).trim()));
+  return key;
+}
+
+/** A name or number as people write it: without quotes, or a comment behind it. */
+function bare(text: string): string {
+  return text
+    .replace(/\s#.*$/, "")
     .trim()
+    .replace(/^(["'])(.*)\1$/, "$2");
+}
+
+function parseRecipients(text: string): string[] {
+  const list = bare(text)
     .replace(/^\[(.*)\]$/, "$1")
-    .split(",");
-  const names = words.map((word) => foldName(word.trim().replace(/^(["'])(.*)\1$/, "$2")));
-  return names.some((name) => name === "all" || name === "*") ? [] : [...new Set(names.filter((name) => name !== ""))];
+    .split(",")
+    .map(bare);
+  const names = list.filter((name) => name !== "");
+  return names.some(isEverybody) ? [] : [...new Set(names)];
+}
+
+function isEverybody(name: string): boolean {
+  return ["all", "*", "null", "~"].includes(foldName(name));
 }
 
 /** A message from its text, or why the text is not that message. */
@@ -405,15 +446,16 @@ function parseMessage(channel: Channel, { seq, file }: Entry, text: string): Mes
   const split = splitMessage(text);
   if (split === undefined) return "has no closed header (half-written?)";
   const get = (key: string): string => split.fields.get(key) ?? "";
-  if (!/^\d{1,16}$/.test(get("seq"))) return "has a header without a seq";
-  if (Number(get("seq")) !== seq) return `has a header that says seq ${Number(get("seq"))}`;
-  const reply = /^#?(\d{1,15})$/.exec(get("reply_to"));
+  const number = bare(get("seq"));
+  if (!/^\d{1,16}$/.test(number)) return "has a header without a seq";
+  if (Number(number) !== seq) return `has a header that says seq ${Number(number)}`;
+  const reply = /^#?(\d{1,15})$/.exec(bare(get("reply_to")));
   return {
     channel: channel.name,
     seq,
     file,
     path: path.join(channel.path, file),
-    from: foldName(get("from")),
+    from: bare(get("from")),
     to: parseRecipients(get("to")),
     reply_to: reply === null ? null : Number(reply[1]),
     ts: get("ts"),
@@ -436,7 +478,7 @@ function timestamp(now = new Date()): string {
 function checkBody(text: string): string {
   const body = text.replace(/^\ufeff/, "");
   const size = Buffer.byteLength(body);
-  if (body.trim() === "")
+  if (/^[\s\u200b-\u200f\u2060\ufeff]*$/.test(body))
     throw new ChatError("no_body", "the body is blank: nothing was posted", "agent-chat post --help");
   if (body.includes("\0"))
     throw new ChatError(
@@ -459,7 +501,11 @@ function checkBody(text: string): string {
 function decodeBody(bytes: Uint8Array): string {
   const mark = `${bytes[0]},${bytes[1]}`;
   if (mark === "255,254" || mark === "254,255") {
-    return new TextDecoder(mark === "255,254" ? "utf-16le" : "utf-16be").decode(bytes);
+    try {
+      return new TextDecoder(mark === "255,254" ? "utf-16le" : "utf-16be", { fatal: true }).decode(bytes);
+    } catch {
+      throw new ChatError("bad_body", "the body is not valid UTF-16: nothing was posted");
+    }
   }
   if (isUtf8(bytes)) return Buffer.from(bytes).toString("utf8");
   throw new ChatError(
@@ -497,6 +543,31 @@ function nonce(): string {
   return Math.random().toString(36).slice(2, 12).padEnd(10, "0");
 }
 
+/** Sleeps without letting anything else of this process run; for moments only. */
+function pause(ms: number): void {
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms);
+}
+
+/** A folder and those above it; Node's own recursive mkdir never returns below /proc. */
+function makeFolder(folder: string): void {
+  try {
+    fs.mkdirSync(folder);
+  } catch (error) {
+    if (isCode(error, "EEXIST") && isFolder(folder)) return;
+    if (!isCode(error, "ENOENT") || folder === path.dirname(folder)) throw error;
+    makeFolder(path.dirname(folder));
+    fs.mkdirSync(folder);
+  }
+}
+
+function isFolder(folder: string): boolean {
+  try {
+    return fs.statSync(folder).isDirectory();
+  } catch {
+    return false; // not there, or not for us to see
+  }
+}
+
 function absolute(folder: string): string {
   return path.resolve(folder.replace(/^~(?=$|[/\\])/, os.homedir()));
 }
@@ -508,7 +579,7 @@ function persistently<T>(step: () => T): T {
       return step();
     } catch (error) {
       if (left <= 1 || !isCode(error, "EBUSY", "EPERM", "EACCES") || process.platform !== "win32") throw error;
-      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 10);
+      pause(10);
     }
   }
 }
@@ -526,20 +597,20 @@ function readAll(fd: number, size: number): Buffer {
 }
 
 /** The bytes of a regular file; never follows a link, never waits on a pipe. Throws the system's error. */
-function readRegular(file: string): { bytes: Buffer; stat: fs.Stats } | "folder" | "link" | "special" {
+function readRegular(file: string): { bytes: Buffer; stat: fs.Stats } | "folder" | "link" | "special file" {
   const { O_RDONLY, O_NOFOLLOW = 0, O_NONBLOCK = 0 } = fs.constants;
   let fd: number;
   try {
     fd = fs.openSync(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   } catch (error) {
     if (isCode(error, "ELOOP", "EMLINK")) return "link";
-    if (isCode(error, "ENXIO", "EOPNOTSUPP")) return "special"; // a socket
+    if (isCode(error, "ENXIO", "EOPNOTSUPP")) return "special file"; // a socket
     if (isCode(error, "EISDIR")) return "folder";
     throw error;
   }
   try {
     const stat = fs.fstatSync(fd);
-    if (!stat.isFile()) return stat.isDirectory() ? "folder" : "special";
+    if (!stat.isFile()) return stat.isDirectory() ? "folder" : "special file";
     return { bytes: readAll(fd, stat.size), stat };
   } finally {
     fs.closeSync(fd);
@@ -591,16 +662,21 @@ function removeIfPresent(remove: (file: string) => void, file: string): void {
   }
 }
 
+const TIMER_MAX_MS = 2 ** 31 - 1; // a longer timer fires at once
+
 function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     const stop = (): void => {
       clearTimeout(timer);
       reject(signal?.reason);
     };
-    const timer = setTimeout(() => {
-      signal?.removeEventListener("abort", stop);
-      resolve();
-    }, ms);
+    const timer = setTimeout(
+      () => {
+        signal?.removeEventListener("abort", stop);
+        resolve();
+      },
+      Math.min(ms, TIMER_MAX_MS),
+    );
     if (signal?.aborted) stop();
     else signal?.addEventListener("abort", stop, { once: true });
   });
@@ -778,7 +854,8 @@ function steal(lock: string): void {
 
 // ---- channels ------------------------------------------------------------------------------------------------------
 
-const IGNORED = "# agent-chat: this machine's, never committed\n_seq.lock*\n*/.cursors/*.lock*\n*/.cursors/*.wait\n*/.cursors/.newest\n";
+const IGNORED =
+  "# agent-chat: this machine's, never committed\n_seq.lock*\n*/.cursors/*.lock*\n*/.cursors/*.wait\n*/.cursors/.newest\n";
 const ATTRIBUTES = "# agent-chat: a message is bytes, not text to convert\n*.md -text\n";
 
 const metaPath = (folder: string): string => path.join(folder, "_meta.json");
@@ -788,22 +865,37 @@ function isChannel(folder: string): boolean {
   try {
     return fs.lstatSync(metaPath(folder)).isFile();
   } catch (error) {
-    if (isCode(error, "ENOENT", "ENOTDIR")) return false;
+    if (isCode(error, "ENOENT", "ENOTDIR", "ELOOP")) return false;
     throw error;
   }
 }
 
-/** All channels of a root, by name; none where the root does not exist. Throws `no_access` or `io`. */
-export function listChannels(root: string): Channel[] {
+/**
+ * All channels of a root, by name; none where the root does not exist. One that cannot be looked into is told to
+ * `onNote` and left out. Throws `no_access` or `io` for the root itself.
+ */
+export function listChannels(root: string, onNote?: Note): Channel[] {
   return explaining(`list the channels of ${quoted(root)}`, () => {
-    try {
-      const names = fs.readdirSync(root).filter((name) => isSafeSegment(name) && isChannel(path.join(root, name)));
-      return names.sort().map((name) => ({ root, name, path: path.join(root, name) }));
-    } catch (error) {
-      if (isCode(error, "ENOENT")) return [];
-      throw error;
+    const channels: Channel[] = [];
+    for (const name of namesIn(root).filter(isSafeSegment).sort()) {
+      const channel: Channel = { root, name, path: path.join(root, name) };
+      try {
+        if (isChannel(channel.path)) channels.push(channel);
+      } catch (error) {
+        onNote?.(`${quoted(channel.path)} could not be looked into (${codeOf(error)})`);
+      }
     }
+    return channels;
   });
+}
+
+function namesIn(folder: string): string[] {
+  try {
+    return fs.readdirSync(folder);
+  } catch (error) {
+    if (isCode(error, "ENOENT")) return [];
+    throw error;
+  }
 }
 
 /**
@@ -823,14 +915,15 @@ export function openChannel(root: string, name: string): Channel {
   const there = known.length === 0 ? "there are none" : `there are: ${known.join(", ")}`;
   const mend =
     near === undefined ? `agent-chat init ${shellWord(name)} --root ${shellWord(base)}` : `use ${quoted(near)}`;
-  throw new ChatError("no_channel", `no channel ${quoted(name)} in ${base}; ${there}`, mend);
+  const swap = near === undefined ? undefined : ([name, near] as const);
+  throw new ChatError("no_channel", `no channel ${quoted(name)} in ${base}; ${there}`, mend, swap);
 }
 
 const NO_META: Meta = { members: [], topic: "", created: "", problem: undefined };
 
 /**
- * What a channel says of itself; a damaged `_meta.json` reads as an open channel, with `problem` saying why.
- * Throws `gone`, `no_access` or `io`.
+ * What a channel says of itself; a `_meta.json` that is damaged or cannot be read makes an open channel, with `problem`
+ * saying why. Throws `gone`.
  */
 export function readMeta(channel: Channel): Meta {
   return explaining(`read ${quoted(metaPath(channel.path))}`, () => {
@@ -838,7 +931,7 @@ export function readMeta(channel: Channel): Meta {
       const found = readRegular(metaPath(channel.path));
       return typeof found === "string" ? { ...NO_META, problem: `is a ${found}` } : parseMeta(found.bytes.toString());
     } catch (error) {
-      if (!isCode(error, "ENOENT")) throw error;
+      if (!isCode(error, "ENOENT")) return { ...NO_META, problem: `could not be read (${codeOf(error)})` };
       throw new ChatError("gone", `the channel ${channel.path} is gone`, "agent-chat channels");
     }
   });
@@ -847,9 +940,11 @@ export function readMeta(channel: Channel): Meta {
 function parseMeta(text: string): Meta {
   try {
     const { members, topic, created } = JSON.parse(text.replace(/^\ufeff/, "")) as Record<string, unknown>;
-    const names = Array.isArray(members) ? members.filter((name) => typeof name === "string" && name.trim() !== "") : [];
-    const folded = [...new Set((names as string[]).map(foldName))];
-    return { ...NO_META, members: folded, topic: String(topic ?? ""), created: String(created ?? "") };
+    const names = Array.isArray(members)
+      ? members.filter((name) => typeof name === "string" && name.trim() !== "")
+      : [];
+    const line = (value: unknown): string => (typeof value === "string" ? oneLine(value) : "");
+    return { ...NO_META, members: [...new Set(names as string[])], topic: line(topic), created: line(created) };
   } catch {
     return { ...NO_META, problem: "is not a JSON object" };
   }
@@ -877,7 +972,8 @@ export async function createChannel(
   const names = [...new Set(members.map((member) => parseName("member", member)))];
   const text = JSON.stringify({ channel: legal, members: names, topic: oneLine(topic), created: timestamp() }, null, 2);
   await explainingLater(`create channel ${quoted(legal)}`, async () => {
-    fs.mkdirSync(path.join(channel.path, ".cursors"), { recursive: true });
+    if (isChannel(channel.path)) throw existsAlready(channel);
+    makeFolder(path.join(channel.path, ".cursors"));
     writeIfAbsent(path.join(base, ".gitignore"), IGNORED);
     writeIfAbsent(path.join(base, ".gitattributes"), ATTRIBUTES);
     await withLock(numberLock(channel), signal, (draft) => placeMeta(channel, draft, text));
@@ -893,9 +989,14 @@ function placeMeta(channel: Channel, draft: Draft, text: string): void {
     moveIntoPlace(draft.path, metaPath(channel.path));
   } catch (error) {
     if (!isCode(error, "EEXIST")) throw error;
-    const mend = `agent-chat roster ${channel.name} --root ${shellWord(channel.root)}`;
-    throw new ChatError("channel_exists", `channel ${quoted(channel.name)} already exists at ${channel.path}`, mend);
+    if (isChannel(channel.path)) throw existsAlready(channel);
+    throw new ChatError("io", `${quoted(metaPath(channel.path))} is in the way, and no regular file`);
   }
+}
+
+function existsAlready({ root, name, path: folder }: Channel): ChatError {
+  const mend = `agent-chat roster ${name} --root ${shellWord(root)}`;
+  return new ChatError("channel_exists", `channel ${quoted(name)} already exists at ${folder}`, mend);
 }
 
 function writeIfAbsent(file: string, text: string): void {
@@ -956,15 +1057,14 @@ function parseEntries(names: Iterable<string>): Entry[] {
 function inspect(channel: Channel, entry: Entry): Finding {
   try {
     const found = readRegular(path.join(channel.path, entry.file));
-    if (typeof found === "string")
-      return { kind: "odd", reason: `is a ${found === "special" ? "special file" : found}` };
+    if (typeof found === "string") return { kind: "odd", reason: `is a ${found}` };
     const message = parseMessage(channel, entry, found.bytes.toString());
     return typeof message === "string" ? { kind: "odd", reason: message } : { kind: "message", message };
   } catch (error) {
     if (isCode(error, "ENOENT")) return { kind: "gone" };
     return {
       kind: "unreadable",
-      reason: `could not be read (${(error as NodeJS.ErrnoException).code ?? String(error)})`,
+      reason: `could not be read (${codeOf(error)})`,
     };
   }
 }
@@ -978,11 +1078,14 @@ function highest(channel: Channel, entries: readonly Entry[]): number {
   return 0;
 }
 
+/** The messages with a number; throws `io` where one of them cannot be read. */
 function findMessages(channel: Channel, seq: number): Message[] {
-  const found = listMessages(channel)
-    .entries.filter((entry) => entry.seq === seq)
-    .map((entry) => inspect(channel, entry));
-  return found.flatMap((finding) => (finding.kind === "message" ? [finding.message] : []));
+  const entries = listMessages(channel).entries.filter((entry) => entry.seq === seq);
+  return entries.flatMap((entry) => {
+    const finding = inspect(channel, entry);
+    if (finding.kind !== "unreadable") return finding.kind === "message" ? [finding.message] : [];
+    throw new ChatError("io", `${quoted(path.join(channel.path, entry.file))} ${finding.reason}`);
+  });
 }
 
 /** The last `count` messages, oldest first, and notes on what only looks like one. Marks nothing. */
@@ -1029,61 +1132,65 @@ export async function post(channel: Channel, outgoing: Outgoing, { signal }: Blo
   });
 }
 
+/** What is wrong with a message before it has a body. Throws like `post`. */
+function checkAddress(channel: Channel, unwritten: Omit<Outgoing, "body">): void {
+  explaining(`post to ${quoted(channel.name)}`, () => address(channel, { ...unwritten, body: "" }, "", []));
+}
+
 /** Everything of a message but its number and file; says in `notes` what the sender should know. */
 function address(channel: Channel, outgoing: Outgoing, body: string, notes: string[]): Message {
   const from = parseName("sender", outgoing.from);
   const meta = readMeta(channel);
   const answered = outgoing.reply === undefined ? [] : repliedTo(channel, outgoing.reply, notes);
-  const to = outgoing.to === undefined ? replyAddress(from, answered) : recipients(outgoing.to, meta);
-  if (to.length > 0 && to.every((name) => name === from)) {
-    throw new ChatError(
-      "only_self",
-      `a message from "${from}" only to "${from}" would never be shown to anybody`,
-      "--to another agent, or all",
-    );
+  const to = outgoing.to === undefined ? replyAddress(from, answered, notes) : recipients(outgoing.to, meta);
+  if (to.length > 0 && to.every((name) => foldName(name) === from)) {
+    const message = `a message from "${from}" only to "${from}" would never be shown to anybody`;
+    throw new ChatError("only_self", message, "--to another agent, or all");
   }
   notes.push(...metaNotes(channel, meta));
   if (outgoing.force !== true && outgoing.to !== undefined) checkRecipients(channel, meta, to, notes);
-  if (meta.members.length > 0 && !meta.members.includes(from))
+  if (isStranger(meta, from)) {
     notes.push(`"${from}" is not a member of "${channel.name}" (${meta.members.join(", ")})`);
-  const title =
-    outgoing.title ?? (answered[0] === undefined ? titleFrom(body) : `re: ${answered[0].title.replace(/^re: /i, "")}`);
-  return {
-    channel: channel.name,
-    seq: 0,
-    file: "",
-    path: "",
-    from,
-    to,
-    reply_to: outgoing.reply ?? null,
-    ts: "",
-    status: oneLine(outgoing.status ?? "discussion"),
-    title: oneLine(title),
-    body,
-  };
+  }
+  const title = headerLine("title", outgoing.title ?? titleFor(answered[0], body));
+  const status = headerLine("status", outgoing.status ?? "discussion");
+  const reply_to = outgoing.reply ?? null;
+  return { channel: channel.name, seq: 0, file: "", path: "", from, to, reply_to, ts: "", status, title, body };
+}
+
+function titleFor(answered: Message | undefined, body: string): string {
+  return answered === undefined ? titleFrom(body) : `re: ${answered.title.replace(/^re: /i, "")}`.slice(0, LINE_MAX);
+}
+
+function headerLine(what: string, text: string): string {
+  if (text.length <= LINE_MAX) return oneLine(text);
+  const message = `the ${what} has ${text.length} characters, more than ${LINE_MAX}: nothing was posted`;
+  throw new ChatError("too_big", message, "put the text into the body");
 }
 
 /** Writes the numbered text into the draft and links it into place; a name that something else has costs a number. */
 function publish(channel: Channel, draft: Draft, seen: Glance | undefined, unnumbered: Message): Message {
   const slug = asciiSlug(unnumbered.title, 40) || "msg";
   const last = knownHighest(channel, seen) ?? highest(channel, listMessages(channel).entries);
-  for (let seq = last + 1; ; seq++) {
+  for (let seq = last + 1; seq <= SEQ_MAX; seq++) {
     const file = `${String(seq).padStart(4, "0")}-${unnumbered.from}-${slug}.md`;
     const message: Message = { ...unnumbered, seq, file, path: path.join(channel.path, file), ts: timestamp() };
     writeAll(draft.fd, formatMessage(message));
     fs.fsyncSync(draft.fd);
-    if (seq >= LARGE) removeIfPresent(fs.unlinkSync, newestPath(channel));
+    if (seq >= LARGE) forgetNewest(channel);
     try {
       moveIntoPlace(draft.path, message.path);
-      if (seq >= LARGE) keepNewest(channel, draft);
+      if (seq >= LARGE) keepNewest(channel, draft, seq);
       return message;
     } catch (error) {
       if (!isCode(error, "EEXIST")) throw error;
       fs.ftruncateSync(draft.fd);
     }
   }
+  throw new ChatError("full", `${channel.path} has given out its last number, ${SEQ_MAX}`, "agent-chat init --help");
 }
 
+const SEQ_MAX = 999_999_999_999_999; // 15 digits, as file names may have
 const LARGE = 50_000; // from this number on, listing the folder would cost more than all the rest of a post
 const TICK_NS = 12_000_000n; // two times this near may be one tick of the kernel's clock
 const GLANCE_MS = 5;
@@ -1091,21 +1198,19 @@ const GLANCE_MS = 5;
 const newestPath = (channel: Channel): string => path.join(channel.path, ".cursors", ".newest");
 
 /**
- * The highest number of a large channel without listing it (SPEC 5.9). `.newest` is a second link to the last message
- * that we published, moved there from the lock folder just before the release; so if the folder has not changed since
- * that moment, no message has come. The reference changes the folder without touching `.newest`, but between its mkdir
- * and its rmdir it lists the folder, which takes far longer here than a tick, or than the glance may have taken.
+ * The highest number of a large channel without listing it (SPEC 5.9). `.newest` says the number we gave last and the
+ * folder's mtime at that moment, just before the release; if the folder has not changed since, no message has come. The
+ * reference changes the folder without touching `.newest`, but between its mkdir and its rmdir it lists the folder,
+ * which takes far longer here than a tick, or than the glance may have taken.
  */
 function knownHighest(channel: Channel, seen: Glance | undefined): number | undefined {
   if (seen === undefined || monotonic() - seen.at > GLANCE_MS) return undefined;
-  const stat = fs.statSync(newestPath(channel), { bigint: true, throwIfNoEntry: false });
-  if (stat === undefined) return undefined;
-  const since = seen.modified - stat.ctimeNs;
-  const coarse = seen.modified % 1_000_000n === 0n; // a file system that keeps whole seconds hides changes
-  if (since < 0n || since > TICK_NS || coarse) return undefined;
   const found = readRegular(newestPath(channel));
-  const seq = typeof found === "string" ? "" : splitMessage(found.bytes.toString())?.fields.get("seq");
-  return seq !== undefined && /^\d{5,15}$/.test(seq) ? Number(seq) : undefined;
+  const [, seq, modified] = /^(\d{5,15}) (\d+)$/.exec(typeof found === "string" ? "" : found.bytes.toString()) ?? [];
+  if (modified === undefined) return undefined;
+  const since = seen.modified - BigInt(modified);
+  const coarse = seen.modified % 1_000_000n === 0n; // a file system that keeps whole seconds hides changes
+  return since < 0n || since > TICK_NS || coarse ? undefined : Number(seq);
 }
 
 function glanceAt(channel: Channel): Glance | undefined {
@@ -1115,12 +1220,23 @@ function glanceAt(channel: Channel): Glance | undefined {
   return { at, modified: fs.statSync(channel.path, { bigint: true }).mtimeNs };
 }
 
-/** From the draft, so that a writer whose lock was stolen cannot; without it the next post lists the folder. */
-function keepNewest(channel: Channel, draft: Draft): void {
+/** Before the next message appears. Where it cannot be removed, it is old enough to be disbelieved after a tick. */
+function forgetNewest(channel: Channel): void {
   try {
-    fs.renameSync(draft.path, newestPath(channel));
+    removeIfPresent(fs.unlinkSync, newestPath(channel));
   } catch {
-    // it only saves time
+    pause(Number(TICK_NS / 1_000_000n) + 1);
+  }
+}
+
+/** Moved out of the lock folder, so that a writer whose lock was stolen cannot; without it the next post lists. */
+function keepNewest(channel: Channel, draft: Draft, seq: number): void {
+  const made = draft.path.replace(/draft$/, "newest");
+  try {
+    fs.writeFileSync(made, `${seq} ${fs.statSync(channel.path, { bigint: true }).mtimeNs}`, { flag: "wx" });
+    fs.renameSync(made, newestPath(channel));
+  } catch {
+    fs.rmSync(made, { force: true }); // it only saves time
   }
 }
 
@@ -1138,42 +1254,48 @@ function repliedTo(channel: Channel, seq: number, notes: string[]): Message[] {
   return found;
 }
 
-/** A reply goes to who wrote it; a word more on one's own message goes to whom that went. */
-function replyAddress(from: Name, answered: readonly Message[]): string[] {
-  const to = answered.flatMap((message) => (message.from === from ? message.to : [message.from]));
-  return [...new Set(to.filter((name) => name !== "" && !/[\s,[\]]/.test(name)))];
+/** A reply goes to who wrote it; a word more on one's own message to whom that went. */
+function replyAddress(from: Name, answered: readonly Message[], notes: string[]): string[] {
+  const to = answered.flatMap((message) => (foldName(message.from) === from ? message.to : [message.from]));
+  const possible = [...new Set(to.filter((name) => name !== "" && !/[,[\]]/.test(name)))];
+  if (to.length > 0 && possible.length === 0)
+    notes.push(`${quoted(to.join())} cannot be written to: the reply is for all`);
+  return possible;
 }
 
-/** A member is reached as the member list spells it; everybody else by a legal name. */
+/** A member as the member list spells it, because the reference compares exactly; everybody else by a legal name. */
 function recipients(words: readonly string[], meta: Meta): string[] {
-  const all = words.map(foldName);
-  if (all.some((word) => word === "all" || word === "*")) return [];
-  return [
-    ...new Set(
-      words.map((word) => (meta.members.includes(foldName(word)) ? foldName(word) : parseName("recipient", word))),
-    ),
-  ];
+  if (words.some(isEverybody)) return [];
+  const spelled = (word: string): string | undefined => meta.members.find((name) => foldName(name) === foldName(word));
+  return [...new Set(words.map((word) => spelled(word) ?? parseName("recipient", word)))];
+}
+
+function isStranger({ members }: Meta, name: string): boolean {
+  return members.length > 0 && !members.some((member) => foldName(member) === foldName(name));
 }
 
 /** Refuses, or in an open channel notes, recipients who are no members and have neither posted nor read (SPEC 3.4). */
 function checkRecipients(channel: Channel, meta: Meta, to: readonly string[], notes: string[]): void {
-  const readers = cursorNames(channel);
-  const strangers = to.filter(
-    (name) => !meta.members.includes(name) && !readers.includes(name) && !hasPosted(channel, name),
-  );
-  for (const name of strangers) {
-    const near = nearest(name, [...meta.members, ...readers]);
+  const known = [...meta.members, ...cursorNames(channel)];
+  for (const name of to) {
+    if (known.some((other) => foldName(other) === name) || hasPosted(channel, name)) continue;
+    const near = nearest(name, known);
     const hint = near === undefined ? "" : `; did you mean "${near}"?`;
-    if (meta.members.length > 0) {
-      const members = `members: ${meta.members.join(", ")}${hint}`;
-      throw new ChatError(
-        "unknown_recipient",
-        `"${name}" is not known in "${channel.name}" at ${channel.path}; ${members}`,
-        near === undefined ? "--force sends it all the same" : `--to ${near}`,
-      );
-    }
-    notes.push(`"${name}" has never posted or read in "${channel.name}"${hint}`);
+    if (meta.members.length === 0) notes.push(`"${name}" has never posted or read in "${channel.name}"${hint}`);
+    else refuseRecipient(channel, meta, name, near, hint);
   }
+}
+
+function refuseRecipient(
+  channel: Channel,
+  { members }: Meta,
+  name: string,
+  near: string | undefined,
+  hint: string,
+): never {
+  const message = `"${name}" is not known in "${channel.name}" at ${channel.path}; members: ${members.join(", ")}${hint}`;
+  const mend = near === undefined ? "send it all the same with --force" : `--to ${near}`;
+  throw new ChatError("unknown_recipient", visible(message), mend, near === undefined ? undefined : [name, near]);
 }
 
 function hasPosted(channel: Channel, name: string): boolean {
@@ -1183,7 +1305,7 @@ function hasPosted(channel: Channel, name: string): boolean {
   );
   return possible.some((entry) => {
     const finding = inspect(channel, entry);
-    return finding.kind === "message" && finding.message.from === name;
+    return finding.kind === "message" && foldName(finding.message.from) === foldName(name);
   });
 }
 
@@ -1241,7 +1363,7 @@ function union(a: Cursor, b: Cursor): Cursor {
 }
 
 /** The messages from which a cursor grows: by number, by file name where two share a number. */
-function cursorOf(entries: readonly Entry[], shared: ReadonlySet<number>): Cursor {
+function cursorOf(entries: readonly Entry[], shared: Shared): Cursor {
   const [own, both] = [entries.filter(({ seq }) => !shared.has(seq)), entries.filter(({ seq }) => shared.has(seq))];
   return toCursor(
     own.map(({ seq }) => [seq, seq]),
@@ -1249,7 +1371,7 @@ function cursorOf(entries: readonly Entry[], shared: ReadonlySet<number>): Curso
   );
 }
 
-function holds({ ranges, files }: Cursor, { seq, file }: Entry, shared: ReadonlySet<number>): boolean {
+function holds({ ranges, files }: Cursor, { seq, file }: Entry, shared: Shared): boolean {
   if (files.has(file)) return true;
   if (shared.has(seq)) return false;
   let [low, high] = [0, ranges.length];
@@ -1293,7 +1415,7 @@ export async function mark(batch: Batch, shown: readonly Entry[], { signal }: Bl
   };
   await explainingLater(`mark messages as shown to ${agent}`, async () => {
     if (grown() === undefined) return;
-    fs.mkdirSync(path.join(channel.path, ".cursors"), { recursive: true });
+    makeFolder(path.join(channel.path, ".cursors"));
     await withLock(`${cursorPath(channel, agent).slice(0, -4)}.lock`, signal, (draft) => {
       const text = grown();
       if (text === undefined) return;
@@ -1308,8 +1430,10 @@ export async function mark(batch: Batch, shown: readonly Entry[], { signal }: Bl
 const TIMEOUT_S = 100; // agents' shells kill a command at 120 s unless told otherwise
 const INTERVAL_S = 0.2;
 const INTERVAL_MIN_S = 0.02;
+const INTERVAL_MAX_S = 60;
 const FRESH_MS = 2_000; // a folder's mtime may be this coarse: one so young may hide a second change
 const RELIST_MS = 5_000; // for file systems whose mtime does not tell
+const WRITING_MS = 50; // the reference writes a message in far less
 const HALF_WRITTEN_MS = 2_000; // a file that is still no message after this long is named
 
 /** One agent's view of one channel: the cursor as first read, and what has been judged since. */
@@ -1327,7 +1451,7 @@ function openReader(channel: Channel, agent: Name): Reader {
   try {
     cursor = readCursor(channel, agent);
   } catch (error) {
-    const problem = `could not be read (${(error as NodeJS.ErrnoException).code})`;
+    const problem = `could not be read (${codeOf(error)})`;
     cursor = { text: undefined, cursor: NOTHING, moved: undefined, problem }; // deliver; marking will say it again
   }
   return { channel, agent, cursor, believed: false, passed: new Set() };
@@ -1340,8 +1464,9 @@ function look(reader: Reader): Batch {
   if (!reader.believed) Object.assign(reader, { believed: true, cursor: doubt(reader.cursor, newest) });
   const shared = sharedNumbers(channel, entries);
   const [messages, notes]: [Message[], string[]] = [[], oddities(channel, strays)];
-  for (const entry of entries) {
-    if (passed.has(entry.file) || holds(reader.cursor.cursor, entry, shared)) continue;
+  const fresh = entries.filter((entry) => !passed.has(entry.file) && !holds(reader.cursor.cursor, entry, shared));
+  if (fresh.length > 0) letWriterFinish(channel);
+  for (const entry of fresh) {
     const finding = inspect(channel, entry);
     if (finding.kind === "message" && !isFor(finding.message, agent)) passed.add(entry.file);
     else if (finding.kind === "message") messages.push(finding.message);
@@ -1352,9 +1477,25 @@ function look(reader: Reader): Batch {
   return { channel, agent, messages, passed: judged, newest, shared, cursor: reader.cursor, notes };
 }
 
+/**
+ * The reference writes its messages in place while it holds the lock, an empty folder. What was listed is whole once
+ * that lock is gone; a lock that is left over from a crash is waited for only this long (SPEC 6.10).
+ */
+function letWriterFinish(channel: Channel): void {
+  for (let waited = 0; waited < WRITING_MS && isReferenceWriting(channel); waited += 5) pause(5);
+}
+
+function isReferenceWriting(channel: Channel): boolean {
+  try {
+    return fs.readdirSync(numberLock(channel)).length === 0;
+  } catch {
+    return false; // no lock, or not for us to see
+  }
+}
+
 /** For the agent: addressed to it or to everybody, and not its own. */
 function isFor({ from, to }: Message, agent: Name): boolean {
-  return from !== agent && (to.length === 0 || to.includes(agent));
+  return foldName(from) !== agent && (to.length === 0 || to.some((name) => foldName(name) === agent));
 }
 
 /** A cursor that reaches past the newest message is not believed: numbers it has would be given again (SPEC 6.3). */
@@ -1371,19 +1512,19 @@ function cursorNotes({ channel, agent, cursor }: Reader): string[] {
   ];
 }
 
-/** Numbers that more than one message has, as two clones give out that git then merges. */
-function sharedNumbers(channel: Channel, entries: readonly Entry[]): Set<number> {
+/** Numbers that more than one message has, as two clones give out that git then merges; with how many have it. */
+function sharedNumbers(channel: Channel, entries: readonly Entry[]): Map<number, number> {
   const twice = entries.filter((entry, i) => entry.seq === entries[i - 1]?.seq || entry.seq === entries[i + 1]?.seq);
   const count = new Map<number, number>();
   for (const entry of twice) {
     if (inspect(channel, entry).kind === "message") count.set(entry.seq, (count.get(entry.seq) ?? 0) + 1);
   }
-  return new Set([...count].filter(([, n]) => n > 1).map(([seq]) => seq));
+  return new Map([...count].filter(([, n]) => n > 1));
 }
 
-function sharedNotes(shared: ReadonlySet<number>, messages: readonly Message[]): string[] {
-  const concerned = [...shared].filter((seq) => messages.some((message) => message.seq === seq));
-  return concerned.map((seq) => `two messages are #${seq}: both are shown`);
+function sharedNotes(shared: ReadonlyMap<number, number>, messages: readonly Message[]): string[] {
+  const concerned = [...shared].filter(([number]) => messages.some(({ seq }) => seq === number));
+  return concerned.map(([seq, count]) => `${count} messages are #${seq}: each is shown to whom it is for`);
 }
 
 /**
@@ -1398,13 +1539,14 @@ export function read(channel: Channel, agent: string): Batch {
 export interface Waiting extends Blocking {
   readonly timeout?: number | undefined; // seconds; 0 looks once
   readonly interval?: number | undefined; // seconds between looks
-  readonly onNote?: ((note: string) => void) | undefined; // told once of each file that stays odd
+  readonly onNote?: Note | undefined; // told once of each file that stays odd
 }
 
 /** A channel that a wait looks at. */
 interface Watch {
   readonly reader: Reader;
-  readonly notes: Map<string, number>; // when each was first seen; -1 once told
+  readonly notes: Map<string, number>; // when each was first seen
+  readonly told: Set<string>;
   folder: number | undefined; // its inode: a replaced folder is another channel
   modified: number;
   listedAt: number;
@@ -1430,12 +1572,11 @@ export async function wait(
     for (const channel of typeof channels === "function" ? channels() : channels) {
       if (!watches.has(channel.path)) watches.set(channel.path, openWatch(channel, name));
     }
-    const batches = [...watches.values()].flatMap((watch) =>
-      explaining(`watch ${quoted(watch.reader.channel.path)}`, () => tick(watch, onNote)),
-    );
+    const ticking = (watch: Watch): Batch[] => tick(watch, onNote, typeof channels !== "function");
+    const batches = [...watches.values()].flatMap(ticking);
     if (batches.length > 0) return batches;
     const left = deadline - monotonic();
-    if (left <= 0) throw new ChatError("timeout", timeoutLine(name, timeout, [...watches.values()]));
+    if (left <= 0) throw timeoutError(name, timeout, [...watches.values()], onNote);
     await sleep(Math.min(left, Math.max(interval, INTERVAL_MIN_S) * 1000), signal);
   }
 }
@@ -1444,6 +1585,7 @@ function openWatch(channel: Channel, agent: Name): Watch {
   return {
     reader: openReader(channel, agent),
     notes: new Map(),
+    told: new Set(),
     folder: undefined,
     modified: NaN,
     listedAt: -Infinity,
@@ -1451,8 +1593,20 @@ function openWatch(channel: Channel, agent: Name): Watch {
   };
 }
 
-/** One look at one channel: the batch if it has messages, else nothing. */
-function tick(watch: Watch, onNote: Waiting["onNote"]): Batch[] {
+/** One look at one channel: the batch if it has messages. One that was not named and cannot be read is only noted. */
+function tick(watch: Watch, onNote: Note | undefined, named: boolean): Batch[] {
+  const what = `watch ${quoted(watch.reader.channel.path)}`;
+  try {
+    return explaining(what, () => (hasChanged(watch) ? lookAgain(watch, onNote) : []));
+  } catch (error) {
+    if (named || !(error instanceof ChatError) || error.code !== "no_access") throw error;
+    tell(watch, error.message, onNote);
+    return [];
+  }
+}
+
+/** One `stat`: whether the folder may hold something new. Throws `gone`. */
+function hasChanged(watch: Watch): boolean {
   const { channel } = watch.reader;
   const stat = fs.statSync(channel.path, { throwIfNoEntry: false });
   if (stat === undefined || (watch.folder ?? stat.ino) !== stat.ino) {
@@ -1460,29 +1614,34 @@ function tick(watch: Watch, onNote: Waiting["onNote"]): Batch[] {
     throw new ChatError("gone", `the channel's folder ${channel.path} ${what} while waiting`, "agent-chat channels");
   }
   const settled = stat.mtimeMs === watch.modified && Math.abs(Date.now() - stat.mtimeMs) >= FRESH_MS;
-  if (settled && monotonic() - watch.listedAt < RELIST_MS) return [];
+  if (settled && monotonic() - watch.listedAt < RELIST_MS) return false;
   Object.assign(watch, { folder: stat.ino, modified: stat.mtimeMs, listedAt: monotonic() });
-  const batch = look(watch.reader);
-  watch.newest = batch.newest;
-  tellNotes(watch, batch, onNote);
-  return batch.messages.length > 0 ? [batch] : [];
+  return true;
 }
 
 /** A file that is being written is not yet odd: it is named once it has stayed so, or when the wait ends. */
-function tellNotes({ notes }: Watch, batch: Batch, onNote: Waiting["onNote"]): void {
+function lookAgain(watch: Watch, onNote: Note | undefined): Batch[] {
+  const batch = look(watch.reader);
+  watch.newest = batch.newest;
   const now = monotonic();
-  for (const note of batch.notes) {
-    const since = notes.get(note) ?? now;
-    const due =
-      since >= 0 && (batch.messages.length > 0 || now - since >= HALF_WRITTEN_MS || note.includes("is not believed"));
-    if (due) onNote?.(note);
-    notes.set(note, due ? -1 : since);
+  const before = new Map(watch.notes);
+  watch.notes.clear();
+  for (const note of batch.notes) watch.notes.set(note, before.get(note) ?? now);
+  for (const [note, since] of watch.notes) {
+    if (batch.messages.length > 0 || now - since >= HALF_WRITTEN_MS) tell(watch, note, onNote);
   }
+  return batch.messages.length > 0 ? [batch] : [];
 }
 
-function timeoutLine(agent: Name, timeout: number, watches: readonly Watch[]): string {
+function tell({ told }: Watch, note: string, onNote: Note | undefined): void {
+  if (!told.has(note)) onNote?.(note);
+  told.add(note);
+}
+
+function timeoutError(agent: Name, timeout: number, watches: readonly Watch[], onNote: Note | undefined): ChatError {
+  for (const watch of watches) for (const note of watch.notes.keys()) tell(watch, note, onNote);
   const seen = watches.map(({ reader, newest }) => `${reader.channel.path} (newest #${newest})`);
-  return `nothing new for ${agent} in ${timeout} s; looked at ${seen.join(", ")}`;
+  return new ChatError("timeout", `nothing new for ${agent} in ${timeout} s; looked at ${seen.join(", ")}`);
 }
 
 // ---- tasks ---------------------------------------------------------------------------------------------------------
@@ -1490,7 +1649,7 @@ function timeoutLine(agent: Name, timeout: number, watches: readonly Watch[]): s
 /** The id in `12`, `task-12`, `task-12.md` or the name of a taken task's file; throws `bad_name`. */
 export function parseTask(text: string): string {
   const match =
-    /^(?:\.[/\\])?(?:task-)?([A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?)(?:\.(?:CLAIMED|DONE)-[a-z0-9-]+)?(?:\.md)?$/.exec(
+    /^(?:\.[/\\])?(?:task-|#)?([A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?)(?:\.(?:CLAIMED|DONE)-[a-z0-9-]+)?(?:\.md)?$/.exec(
       text.trim(),
     );
   if (match !== null && !DEVICE.test(match[1]!.toLowerCase())) return match[1]!;
@@ -1597,9 +1756,6 @@ function giveBack(mine: string, open: string): void {
 
 const BUDGET = 24_000; // bytes shown at a time: agents' shells cut output at about 30,000 characters
 
-/** Says something beside the data. */
-type Note = (text: string) => void;
-
 const talk =
   (json: boolean): Note =>
   (text) =>
@@ -1627,13 +1783,17 @@ async function print(text: string): Promise<void> {
   }
 }
 
+/** What a command answers: the data as JSON, or the text. */
+const answer = (json: boolean, data: object, text: string): string =>
+  `${json ? JSON.stringify(data) : visible(text)}\n`;
+
 /** Says what was done; where stdout fails, the error still says that it was done, so that nobody does it again. */
 async function printDone(done: string, text: string): Promise<void> {
   try {
     await print(text);
   } catch (error) {
     if (!(error instanceof ChatError) || error.code === "closed") throw error;
-    throw new ChatError(error.code, `${done}, but ${error.message}`, error.remedy);
+    throw new ChatError(error.code, `${done}, but ${error.message}`); // and nothing to try: it is done
   }
 }
 
@@ -1648,14 +1808,19 @@ function render(message: Message, token: string, body: string): string {
 
 /** A message that is larger than the whole budget: its beginning, and where the rest is. */
 function renderCut(message: Message, token: string, budget: number): string {
-  const bytes = Buffer.from(message.body);
-  const room = Math.max(0, budget - Buffer.byteLength(render(message, token, "")));
-  const part = bytes
+  const head = render({ ...message, title: short(message.title), status: short(message.status) }, token, "");
+  const whole = Buffer.from(visible(message.body));
+  const room = Math.max(0, budget - Buffer.byteLength(head));
+  const part = whole
     .subarray(0, room)
     .toString()
     .replace(/\ufffd+$/, "");
-  const where = `[${token}] cut after ${Buffer.byteLength(part)} of ${bytes.length} bytes; all of it: ${visible(message.path)}`;
-  return `${render(message, token, part).replace(/\n[^\n]*\n$/, "")}\n${where}\n[${token}] end of #${message.seq}\n`;
+  const where = `[${token}] cut: ${Buffer.byteLength(part)} of ${whole.length} bytes shown; all of it: ${visible(message.path)}`;
+  return `${head.slice(0, head.indexOf("\n\n") + 2)}${part}\n${where}\n[${token}] end of #${message.seq}\n`;
+}
+
+function short(text: string): string {
+  return text.length <= 200 ? text : `${text.slice(0, 200).toWellFormed()}...`;
 }
 
 /** Shows whole messages up to a budget of bytes, at least one; returns those whose bytes the system has taken. */
@@ -1678,10 +1843,18 @@ async function show(messages: readonly Message[], json: boolean, budget: number)
 
 const SIGNALS = { SIGHUP: "sighup", SIGINT: "sigint", SIGTERM: "sigterm" } as const;
 
-/** Runs `body` with a signal that SIGHUP, SIGINT and SIGTERM abort, so that it can let go of what it holds. */
-async function interruptible<T>(body: (signal: AbortSignal, stop: AbortController) => Promise<T>): Promise<T> {
+/**
+ * Runs `body` with a signal that SIGHUP, SIGINT and SIGTERM abort, so that it can let go of what it holds. `detached`
+ * goes on after a SIGHUP: Node undoes what nohup did.
+ */
+async function interruptible<T>(
+  body: (signal: AbortSignal, stop: AbortController) => Promise<T>,
+  detached = false,
+): Promise<T> {
   const stop = new AbortController();
-  const onSignal = (name: keyof typeof SIGNALS): void => stop.abort(new ChatError(SIGNALS[name], `stopped by ${name}`));
+  const onSignal = (name: keyof typeof SIGNALS): void => {
+    if (!detached || name !== "SIGHUP") stop.abort(new ChatError(SIGNALS[name], `stopped by ${name}`));
+  };
   const names = Object.keys(SIGNALS) as (keyof typeof SIGNALS)[];
   for (const name of names) process.on(name, onSignal);
   try {
@@ -1729,55 +1902,75 @@ interface Process {
   readonly name: string;
   readonly parent: number;
   readonly group: number;
+  readonly session: number;
 }
 
-/** What Linux says of a process; undefined elsewhere, or when it has ended. */
+/** What Linux says of a process; undefined elsewhere, and when it has ended. */
 function inspectProcess(pid: number): Process | undefined {
   try {
     const stat = fs.readFileSync(`/proc/${pid}/stat`, "latin1");
-    const [, parent, group] = stat
+    const [, parent, group, session] = stat
       .slice(stat.lastIndexOf(")") + 2)
       .split(" ")
       .map(Number);
-    return { pid, name: stat.slice(stat.indexOf("(") + 1, stat.lastIndexOf(")")), parent: parent!, group: group! };
+    const name = stat.slice(stat.indexOf("(") + 1, stat.lastIndexOf(")"));
+    return { pid, name, parent: parent!, group: group!, session: session! };
   } catch {
     return undefined;
   }
 }
 
-/** The process whose parent reads our output: ourselves, or npm where `npx` runs us through a shell of its own. */
-function outermost(): Process | undefined {
-  const self = inspectProcess(process.pid);
-  if (process.env["npm_command"] !== "exec") return self;
-  let at = self;
-  for (let hops = 0; at !== undefined && hops < 3; hops++) {
-    at = inspectProcess(at.parent);
-    if (at?.name.startsWith("npm")) return at;
+/** This process and those above it in its session: if one of them loses its parent, nobody reads what we show. */
+function ancestry(): Process[] {
+  const chain: Process[] = [];
+  if (!isProcOurs()) return chain;
+  for (let at = inspectProcess(process.pid); at !== undefined && chain.length < 20; at = inspectProcess(at.parent)) {
+    if (at.pid === 1 || at.session !== (chain[0]?.session ?? at.session)) break;
+    chain.push(at);
   }
-  return self;
+  return chain;
 }
 
-/** A shell's background job has /dev/null for stdin and its shell's process group; another parent is no parent. */
-function wasOrphaned(child: Process | undefined): boolean {
-  if (!isNullDevice(0)) return false;
-  if (child === undefined) return process.ppid === 1;
-  return child.group !== child.pid && inspectProcess(child.parent)?.group !== child.group;
+/** In a pid namespace of its own a process may see the /proc of another. */
+function isProcOurs(): boolean {
+  try {
+    return fs.readlinkSync("/proc/self") === String(process.pid);
+  } catch {
+    return false;
+  }
+}
+
+const WRAPPERS = /^(timeout|env|nice|stdbuf|xargs|npm.*)$/; // they read nothing of what we show
+
+/** Whether the parent had gone before we could look: then another process took its place. */
+function wasOrphaned(chain: readonly Process[]): boolean {
+  let i = 0;
+  while (i + 1 < chain.length && isWrapped(chain, i)) i++;
+  const outer = chain[i];
+  if (outer === undefined) return process.ppid === 1 && isNullDevice(0);
+  if (outer.pid === outer.session) return false; // it left its parent's session by itself
+  const parent = inspectProcess(outer.parent);
+  if (parent === undefined) return false;
+  if (parent.session !== outer.session) return true; // a child is born into its parent's session
+  return parent.pid === 1 && isNullDevice(0) && inspectProcess(outer.group) === undefined;
+}
+
+function isWrapped(chain: readonly Process[], i: number): boolean {
+  const [parent, above] = [chain[i + 1]!, chain[i + 2]];
+  return WRAPPERS.test(parent.name) || (parent.name === "sh" && above !== undefined && above.name.startsWith("npm"));
 }
 
 /** Returns a check that throws once nobody can be reading what a wait would show: then it must not be marked. */
 function watchOwner(): () => void {
-  const child = outermost();
+  const chain = ancestry();
   const parent = process.ppid;
-  const orphan = wasOrphaned(child);
+  const orphan = wasOrphaned(chain);
   return () => {
-    const outer = child === undefined || child.pid === process.pid ? undefined : inspectProcess(child.pid);
-    const moved = process.ppid !== parent || (outer !== undefined && outer.parent !== child?.parent);
-    if (orphan || moved)
-      throw new ChatError(
-        "orphaned",
-        "the process that started this wait has gone: nothing was marked",
-        "wait again, or add --detached",
-      );
+    const moved = chain.some(({ pid, parent }) => (inspectProcess(pid)?.parent ?? -1) !== parent);
+    if (orphan || moved || process.ppid !== parent) {
+      const message = "the process that started this wait has gone: nothing was marked";
+      throw new ChatError("orphaned", message, "wait again, or add --detached");
+    }
     if (isOutputClosed()) throw new ChatError("closed", "the reader of the output has gone");
   };
 }
@@ -1821,18 +2014,21 @@ function readStdin(asked: boolean, note: Note): Promise<Buffer> {
 /** Where the root is: --root, else $AGENT_CHAT_ROOT, else the nearest .agent-chat here or above, else ~/agent-chat. */
 function findRoot(option: string | undefined, note: Note): string {
   if (option !== undefined) {
-    if (option.trim() === "") throw new ChatError("bad_value", `--root "" names no folder`, "--root DIR");
+    if (option.trim() === "") throw new ChatError("bad_value", `--root "" names no folder`);
     return absolute(option);
   }
   const given = process.env["AGENT_CHAT_ROOT"];
-  if (given !== undefined && given !== "") {
-    if (!path.isAbsolute(given) && !given.startsWith("~"))
-      note(`AGENT_CHAT_ROOT is relative, so it depends on the folder you are in: now ${absolute(given)}`);
-    return absolute(given);
+  if (!given) return nearestRoot();
+  if (!path.isAbsolute(given) && !given.startsWith("~")) {
+    note(`AGENT_CHAT_ROOT is relative, so it depends on the folder you are in: now ${absolute(given)}`);
   }
+  return absolute(given);
+}
+
+function nearestRoot(): string {
   for (let folder = process.cwd(); ; folder = path.dirname(folder)) {
     const near = path.join(folder, ".agent-chat");
-    if (fs.statSync(near, { throwIfNoEntry: false })?.isDirectory()) return near;
+    if (isFolder(near)) return near;
     if (folder === path.dirname(folder)) return absolute("~/agent-chat");
   }
 }
@@ -1892,16 +2088,14 @@ export const COMMANDS = {
     },
     examples: ["agent-chat init review --members alice,bob --topic 'schema v2'"],
     async run({ root, operands, json }, { members, topic = "" }) {
-      const names = members?.split(",").filter((name) => name.trim() !== "") ?? [];
+      const given = members === undefined || members.trim() === "" ? [] : words(members);
       const channel = await interruptible((signal) =>
-        createChannel(root, operands[0]!, { members: names, topic, signal }),
+        createChannel(root, operands[0]!, { members: given, topic, signal }),
       );
-      const meta = readMeta(channel);
-      const line = `created channel '${channel.name}' at ${channel.path}  members=${meta.members.join(", ") || "(open)"}`;
-      await printDone(
-        `created ${channel.path}`,
-        `${json ? JSON.stringify({ channel: channel.name, path: channel.path, members: meta.members, topic: meta.topic, created: meta.created }) : line}\n`,
-      );
+      const { members: names, topic: about, created } = readMeta(channel);
+      const line = `created channel '${channel.name}' at ${channel.path}  members=${names.join(", ") || "(open)"}`;
+      const data = { channel: channel.name, path: channel.path, members: names, topic: about, created };
+      await printDone(`created ${channel.path}`, answer(json, data, line));
     },
   }),
   channels: command({
@@ -1910,9 +2104,12 @@ export const COMMANDS = {
     options: {},
     examples: ["agent-chat channels", "agent-chat channels --as bob --json"],
     async run({ root, json, note, name }) {
-      const rows = listChannels(root).map((channel) => describe(channel, name, note));
-      if (rows.length === 0) note(`no channels in ${root}; make one: agent-chat init NAME`);
-      for (const row of rows) await print(`${json ? JSON.stringify(row) : channelLines(row)}\n`);
+      const channels = listChannels(root, note);
+      if (channels.length === 0)
+        note(`no channels in ${root}; make one: agent-chat init NAME --root ${shellWord(root)}`);
+      for (const row of channels.flatMap((channel) => orNote(note, () => describe(channel, name, note)))) {
+        await print(answer(json, row, channelLines(row)));
+      }
     },
   }),
   roster: command({
@@ -1921,18 +2118,15 @@ export const COMMANDS = {
     options: {},
     examples: ["agent-chat roster review"],
     async run({ root, operands, json, note }) {
-      const {
-        channel,
-        path: folder,
-        topic,
-        members,
-        created,
-        messages,
-      } = describe(openChannel(root, operands[0]!), undefined, note);
-      const text = `channel : ${channel}\npath    : ${folder}\ntopic   : ${topic || "(none)"}\nmembers : ${members.join(", ") || "(open)"}\nmessages: ${messages}`;
-      await print(
-        `${json ? JSON.stringify({ channel, path: folder, topic, members, created, messages }) : visible(text)}\n`,
-      );
+      const { newest, ...row } = describe(openChannel(root, operands[0]!), undefined, note);
+      const lines = [
+        `channel : ${row.channel}`,
+        `path    : ${row.path}`,
+        `topic   : ${row.topic || "(none)"}`,
+        `members : ${row.members.join(", ") || "(open)"}`,
+        `messages: ${row.messages}${newest === null ? "" : `, newest #${newest.seq}`}`,
+      ];
+      await print(answer(json, { ...row, newest }, lines.join("\n")));
     },
   }),
   post: command({
@@ -1955,23 +2149,23 @@ export const COMMANDS = {
     ],
     async run(call, given) {
       const channel = openChannel(call.root, call.operands[0]!);
-      const outgoing: Outgoing = {
+      const unwritten = {
         from: call.agent(),
         to: given.to === undefined ? undefined : words(given.to),
         title: given.title,
         reply: given.reply === undefined ? undefined : parseCount("--reply", given.reply.replace(/^#/, "")),
         status: given.status,
         force: given.force,
-        body: await bodyFrom(given, call.note),
       };
-      const { message, bytes, lines, notes } = await interruptible((signal) => post(channel, outgoing, { signal }));
-      const { body: _, ...head } = message;
-      const line = `posted #${message.seq} -> ${channel.name}/${message.file}\n  to ${message.to.join(", ") || "all"}; ${plural(bytes, "byte")}, ${plural(lines, "line")}; ${message.path}`;
+      const body = await bodyFrom(given, call.note, () => checkAddress(channel, unwritten));
+      const posting = (signal: AbortSignal): Promise<Posted> => post(channel, { ...unwritten, body }, { signal });
+      const { message, bytes, lines, notes } = await interruptible(posting);
       notes.forEach(call.note);
-      await printDone(
-        `posted #${message.seq}`,
-        `${call.json ? JSON.stringify({ ...head, bytes, lines }) : visible(line)}\n`,
-      );
+      const { body: _, ...head } = message;
+      const text =
+        `posted #${message.seq} -> ${channel.name}/${message.file}\n` +
+        `  to ${message.to.join(", ") || "all"}; ${plural(bytes, "byte")}, ${plural(lines, "line")}; ${message.path}`;
+      await printDone(`posted #${message.seq}`, answer(call.json, { ...head, bytes, lines }, text));
     },
   }),
   read: command({
@@ -1989,17 +2183,22 @@ export const COMMANDS = {
       if (all) return showThreads(call, channels, budget);
       const agent = call.agent();
       if (!peek) assertOutput();
-      const batches = channels.map((channel) => read(channel, agent));
+      const look = (channel: Channel): Batch => (noteStranger(call, channel, agent), read(channel, agent));
+      const named = call.operands.length > 0;
+      const batches = channels.flatMap((channel) => (named ? [look(channel)] : orNote(call.note, () => look(channel))));
       new Set(batches.flatMap(({ notes }) => notes)).forEach(call.note);
       await deliver(call, batches, budget, peek === true);
-      if (batches.every(({ messages }) => messages.length === 0)) call.note(nothingNew(batches));
+      if (batches.every(({ messages }) => messages.length === 0)) call.note(nothingNew(agent, batches));
     },
   }),
   wait: command({
     summary: "block until something is new for you, then show it and mark it",
     operands: "[channel...]",
     options: {
-      timeout: { value: "S", help: `seconds until exit 2 (${TIMEOUT_S}, or $AGENT_CHAT_TIMEOUT; 0 looks once)` },
+      timeout: {
+        value: "S",
+        help: `seconds until exit 2 (${TIMEOUT_S}, or $AGENT_CHAT_TIMEOUT; 0 looks once); agents' shells end a command at 120 s unless told otherwise`,
+      },
       interval: { value: "S", help: `seconds between looks (${INTERVAL_S})` },
       detached: { help: "go on when the process that started it has gone" },
       "max-bytes": MAX_BYTES,
@@ -2007,18 +2206,19 @@ export const COMMANDS = {
     examples: ["agent-chat wait review --as bob", "agent-chat wait --as bob --timeout 540"],
     async run(call, given) {
       const agent = call.agent();
-      const timeout = parseSeconds(
-        "--timeout",
-        given.timeout ?? (process.env["AGENT_CHAT_TIMEOUT"] || String(TIMEOUT_S)),
-      );
+      const timeout = waitingTime(given.timeout);
       const interval = parseSeconds("--interval", given.interval ?? String(INTERVAL_S));
       const budget = budgetOf(call, given["max-bytes"]);
       const named = chosen(call);
-      const channels = call.operands.length > 0 ? named : () => listChannels(call.root);
+      const channels = call.operands.length > 0 ? named : () => listChannels(call.root, once(call.note));
+      for (const channel of named) noteStranger(call, channel, agent);
       assertOutput();
       const assertOwned = given.detached ? () => {} : watchOwner();
-      const batches = await interruptible((signal, stop) =>
-        waitOwned(stop, assertOwned, () => wait(channels, agent, { timeout, interval, signal, onNote: call.note })),
+      const waiting = (signal: AbortSignal): Promise<Batch[]> =>
+        wait(channels, agent, { timeout, interval: Math.min(interval, INTERVAL_MAX_S), signal, onNote: call.note });
+      const batches = await interruptible(
+        (signal, stop) => waitOwned(stop, assertOwned, () => waiting(signal)),
+        given.detached,
       );
       await deliver(call, batches, budget, false);
     },
@@ -2043,18 +2243,11 @@ export const COMMANDS = {
     examples: ["agent-chat claim review 12 --as bob || echo 'somebody else has it'"],
     async run({ root, operands, json, agent }) {
       const channel = openChannel(root, operands[0]!);
-      const {
-        task,
-        from,
-        file,
-        path: full,
-        already,
-      } = await interruptible((signal) => claim(channel, agent(), operands[1]!, { signal }));
+      const claiming = (signal: AbortSignal): Promise<Claim> => claim(channel, agent(), operands[1]!, { signal });
+      const { task, from, file, path: full, already } = await interruptible(claiming);
       const line = already ? `already yours: ${file}` : `claimed ${from} -> ${file}`;
-      await printDone(
-        line,
-        `${json ? JSON.stringify({ channel: channel.name, task, file, path: full, owner: agent(), already }) : `${line}\n  ${visible(full)}`}\n`,
-      );
+      const data = { channel: channel.name, task, file, path: full, owner: agent(), already };
+      await printDone(line, answer(json, data, `${line}\n  ${full}`));
     },
   }),
 } as const;
@@ -2070,8 +2263,14 @@ function parseCount(what: string, text: string): number {
 
 function parseSeconds(what: string, text: string): number {
   const seconds = Number(text);
-  if (/^[\d.]+(e\d+)?$/i.test(text) && Number.isFinite(seconds)) return seconds;
+  if (/^\d*\.?\d+(e[-+]?\d+)?$/i.test(text) && Number.isFinite(seconds)) return seconds;
   throw new ChatError("bad_value", `${what} ${quoted(text)} is not a number of seconds from 0`);
+}
+
+function waitingTime(option: string | undefined): number {
+  const environment = process.env["AGENT_CHAT_TIMEOUT"];
+  if (option !== undefined || !environment) return parseSeconds("--timeout", option ?? String(TIMEOUT_S));
+  return parseSeconds("AGENT_CHAT_TIMEOUT", environment);
 }
 
 function budgetOf({ json }: Call, bytes: string | undefined): number {
@@ -2084,55 +2283,97 @@ function words(list: string): string[] {
   return parts.length > 0 ? parts : [list];
 }
 
-async function bodyFrom(given: { body?: string; "body-file"?: string }, note: Note): Promise<string> {
+/** The body; what else is wrong with the message is said before anybody types or pipes one. */
+async function bodyFrom(
+  given: { body?: string; "body-file"?: string },
+  note: Note,
+  check: () => void,
+): Promise<string> {
   const { body, "body-file": file } = given;
   if (body !== undefined && file !== undefined)
-    throw new ChatError("usage", "--body and --body-file both give the body", "give one of them");
+    throw new ChatError("usage", "--body and --body-file both give the body");
   if (body !== undefined && body !== "-") return body;
-  if (file === undefined || file === "-") return decodeBody(await readStdin(body === "-" || file === "-", note));
-  return explaining(`read the body from ${quoted(file)}`, () => {
-    const size = fs.statSync(file).size;
-    if (size > 2 * BODY_MAX + 2)
-      throw new ChatError(
-        "too_big",
-        `${quoted(file)} has ${size} bytes, more than ${BODY_MAX}: nothing was posted`,
-        "post its path instead",
-      );
-    return decodeBody(fs.readFileSync(file));
-  });
+  if (file !== undefined && file !== "-")
+    return explaining(`read the body from ${quoted(file)}`, () => decodeBody(readSome(file)));
+  check();
+  return decodeBody(await readStdin(body === "-" || file === "-", note));
+}
+
+/** A file, or a pipe with a name, as far as a body may reach and one byte more. */
+function readSome(file: string): Buffer {
+  const fd = fs.openSync(file, "r");
+  try {
+    const bytes = Buffer.alloc(2 * BODY_MAX + 4); // UTF-16 has two bytes for each that is posted
+    let done = 0;
+    for (let got = -1; got !== 0 && done < bytes.length; done += got)
+      got = fs.readSync(fd, bytes, done, bytes.length - done, null);
+    return bytes.subarray(0, done);
+  } finally {
+    fs.closeSync(fd);
+  }
 }
 
 /** The channels named, each once, or all of the root. */
-function chosen({ root, operands }: Call): Channel[] {
+function chosen({ root, operands, note }: Call): Channel[] {
   const named = operands.map((name) => openChannel(root, name));
-  if (named.length > 0)
-    return named.filter((channel, i) => named.findIndex(({ path: other }) => other === channel.path) === i);
-  const all = listChannels(root);
+  if (named.length > 0) return named.filter((one, i) => named.findIndex((other) => other.path === one.path) === i);
+  const all = listChannels(root, note);
   if (all.length > 0) return all;
   throw new ChatError("no_channel", `no channels in ${root}`, `agent-chat init NAME --root ${shellWord(root)}`);
+}
+
+/** What could be had; what could not is noted, so that one channel does not hide the others. */
+function orNote<T>(note: Note, get: () => T): T[] {
+  try {
+    return [get()];
+  } catch (error) {
+    if (!(error instanceof ChatError)) throw error;
+    note(error.message);
+    return [];
+  }
+}
+
+/** Passes each text on once. */
+function once(note: Note): Note {
+  const told = new Set<string>();
+  return (text) => {
+    if (!told.has(text)) note(text);
+    told.add(text);
+  };
+}
+
+/** Somebody who never read here, and is no member, may have mistyped their own name. */
+function noteStranger({ note }: Call, channel: Channel, agent: Name): void {
+  if (fs.existsSync(cursorPath(channel, agent))) return;
+  const meta = readMeta(channel);
+  const near = isStranger(meta, agent) ? nearest(agent, meta.members) : undefined;
+  if (near !== undefined) note(`"${agent}" is not a member of "${channel.name}"; did you mean "${visible(near)}"?`);
 }
 
 /** Shows, then marks; what cannot be marked is said, and will be shown again. */
 async function deliver(call: Call, batches: readonly Batch[], budget: number, peek: boolean): Promise<void> {
   const messages = batches.flatMap((batch) => batch.messages);
   const shown = new Set(await show(messages, call.json, budget));
+  const marked = peek ? false : await markAll(call, batches, shown);
   const rest = messages.length - shown.size;
-  const more = `${rest} more unread: ${peek ? "raise --max-bytes" : `run it again: ${call.again}`}`;
+  const more = `${rest} more unread: ${marked ? `run it again: ${call.again}` : "raise --max-bytes to see them"}`;
   if (rest > 0) await (call.json ? call.note(more) : print(`${more}\n`));
-  for (const batch of peek ? [] : batches) {
+}
+
+/** Marks what was shown; whether all of it could be marked. */
+async function markAll(call: Call, batches: readonly Batch[], shown: ReadonlySet<Message>): Promise<boolean> {
+  let marked = true;
+  for (const batch of batches) {
+    const entries = batch.messages.filter((message) => shown.has(message));
     try {
-      await interruptible((signal) =>
-        mark(
-          batch,
-          batch.messages.filter((message) => shown.has(message)),
-          { signal },
-        ),
-      );
+      await interruptible((signal) => mark(batch, entries, { signal }));
     } catch (error) {
       if (!(error instanceof ChatError) || EXIT[error.code] > 128) throw error;
-      call.note(`${error.message}; you will be shown these again`);
+      call.note(`${error.message}; you will be shown these again${error.remedy ? `\n  try: ${error.remedy}` : ""}`);
+      marked = false;
     }
   }
+  return marked;
 }
 
 async function showThreads(call: Call, channels: readonly Channel[], budget: number): Promise<void> {
@@ -2167,15 +2408,14 @@ async function waitOwned(
   }
 }
 
-function nothingNew(batches: readonly Batch[]): string {
+function nothingNew(agent: Name, batches: readonly Batch[]): string {
   const where = batches.map(({ channel, cursor, newest }) => {
-    const since =
-      cursor.moved === undefined
-        ? "nothing shown yet"
-        : `shown ${visible(cursor.text ?? "")} by ${timestamp(cursor.moved)}`;
-    return `${channel.path} (newest #${newest}, ${since})`;
+    const shown = `shown ${visible(cursor.text ?? "").trim()} by ${timestamp(cursor.moved)}`;
+    return `${channel.path} (newest #${newest}, ${cursor.moved === undefined ? "nothing shown yet" : shown})`;
   });
-  return `nothing new for ${batches[0]!.agent} in ${where.join(", ")}; seen ones: agent-chat peek`;
+  const [first] = batches;
+  const again = first === undefined ? "" : `; seen ones: agent-chat peek ${shellWord(first.channel.name)}`;
+  return `nothing new for ${agent} in ${where.join(", ")}${again}`;
 }
 
 /** One row of `channels`, as `--json` prints it. */
@@ -2196,18 +2436,13 @@ function describe(channel: Channel, name: Name | undefined, note: Note): Row {
   const listing = listMessages(channel);
   const last = lastOf(channel, listing, 1).messages[0];
   const count = listing.entries.filter(({ seq }) => seq <= (last?.seq ?? 0)).length;
-  const unread = name === undefined ? {} : { unread: read(channel, name).messages.length };
   const newest = last === undefined ? null : { seq: last.seq, from: last.from, title: last.title, ts: last.ts };
-  return {
-    channel: channel.name,
-    path: channel.path,
-    messages: count,
-    ...unread,
-    members: meta.members,
-    topic: meta.topic,
-    created: meta.created,
-    newest,
-  };
+  const { members, topic, created } = meta;
+  const row = { channel: channel.name, path: channel.path, messages: count, members, topic, created, newest };
+  if (name === undefined) return row;
+  const { messages, notes } = read(channel, name);
+  notes.forEach(note);
+  return { ...row, unread: messages.length };
 }
 
 function channelLines({ channel, path: folder, messages, unread, members, newest }: Row): string {
@@ -2344,11 +2579,8 @@ function commandNamed(name: string): Command {
   const names = Object.keys(COMMANDS);
   if (names.includes(name)) return COMMANDS[name as keyof typeof COMMANDS] as Command;
   const near = nearest(name, names);
-  throw new ChatError(
-    "usage",
-    `${quoted(name)} is not a command: ${names.join(", ")}`,
-    near === undefined ? "agent-chat --help" : `agent-chat ${near}`,
-  );
+  const swap = near === undefined ? undefined : ([name, near] as const);
+  throw new ChatError("usage", `${quoted(name)} is not a command: ${names.join(", ")}`, "agent-chat --help", swap);
 }
 
 function unknownOption(error: Error, options: Options): string {
@@ -2368,7 +2600,7 @@ function checkOperands(name: string, { operands }: Command, given: readonly stri
     words.filter((word) => word.startsWith("<")).length,
     words.some((word) => word.includes("...")) ? Infinity : words.length,
   ];
-  const usage = `agent-chat ${name} ${operands}`.trim();
+  const usage = `agent-chat ${name} --help`;
   if (given.length < least) throw new ChatError("usage", `${name} needs ${words.slice(given.length).join(" ")}`, usage);
   if (given.length > most)
     throw new ChatError("usage", `${quoted(given[most]!)} is one word too many for ${name}`, usage);
@@ -2413,8 +2645,8 @@ function toCall({ values, operands }: Parsed, args: readonly string[]): Call {
     if (name !== undefined) return name;
     throw new ChatError("no_name", "who are you? no name was given", "add --as NAME, or set AGENT_CHAT_NAME");
   };
-  const again = `agent-chat ${args.map(shellWord).join(" ")}`;
-  return { root: findRoot(values["root"] as string | undefined, note), operands, json, again, note, agent, name };
+  const root = explaining("find the root", () => findRoot(values["root"] as string | undefined, note));
+  return { root, operands, json, again: commandLine(args), note, agent, name };
 }
 
 async function run(args: readonly string[]): Promise<void> {
@@ -2429,12 +2661,42 @@ async function run(args: readonly string[]): Promise<void> {
   await entry.run(toCall(parsed, args), values as Given<Options>);
 }
 
+/** The same command once more, whole: what the environment said of who and where is in it. */
+function commandLine(args: readonly string[]): string {
+  const { AGENT_CHAT_NAME: name, AGENT_CHAT_ROOT: root } = process.env;
+  const more = [
+    ...unless(args, /^--(as|from)\b/, "--as", name),
+    ...unless(args, /^--root\b/, "--root", root && absolute(root)),
+  ];
+  return `agent-chat ${[...args, ...more].map(shellWord).join(" ")}`;
+}
+
+function unless(args: readonly string[], given: RegExp, option: string, value: string | undefined): string[] {
+  return !value || args.some((arg) => given.test(arg)) ? [] : [option, value];
+}
+
+/** What to type: the same with another word, the same again, or what the error says, in the root that was meant. */
+function remedyFor({ code, remedy, swap }: ChatError, args: readonly string[]): string | undefined {
+  if (code === "timeout") return commandLine(args);
+  if (swap !== undefined && args.includes(swap[0]) && args.join(" ").length < 300)
+    return commandLine(args.map((arg) => (arg === swap[0] ? swap[1] : arg)));
+  const command = args.find((arg) => arg in COMMANDS);
+  if (remedy === undefined && EXIT[code] === EXIT.usage)
+    return `agent-chat ${command === undefined ? "" : `${command} `}--help`;
+  const root = args.findIndex((arg) => /^--root\b/.test(arg));
+  if (!remedy?.startsWith("agent-chat ") || /--root|--help/.test(remedy) || root < 0) return remedy;
+  return `${remedy} ${args
+    .slice(root, root + (args[root] === "--root" ? 2 : 1))
+    .map(shellWord)
+    .join(" ")}`;
+}
+
 /** Prints an error, as text or as JSON, with the command that mends it; returns the exit code. */
 function report(error: unknown, args: readonly string[]): number {
   if (!(error instanceof ChatError)) throw error; // a bug: its stack is what is needed
   const { code, message, remedy } = error;
   if (code === "closed" && remedy === undefined) return 0; // a closed pipe is no failure: nothing was marked
-  const again = code === "timeout" ? `agent-chat ${args.map(shellWord).join(" ")}` : remedy;
+  const again = remedyFor(error, args);
   const text = `agent-chat: ${visible(message)}${again === undefined ? "" : `\n  try: ${again}`}`;
   complain(args.includes("--json") ? JSON.stringify({ error: { code, message, try: again ?? null } }) : text);
   return EXIT[code];

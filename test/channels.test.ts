@@ -60,7 +60,7 @@ test("init: names that some system cannot keep are refused everywhere, with the 
     assert.equal(status, 64, JSON.stringify(name));
     assert.match(stderr, /is not a name for a channel/);
   }
-  assert.match(chat(["init", "A b"]).stderr, /try: agent-chat init a-b/);
+  assert.match(chat(["init", "A b"]).stderr, /try: agent-chat init a-b --root /);
   assert.ok(!fs.existsSync(root), "nothing was made");
 });
 
@@ -90,7 +90,7 @@ test("channels: a name that is not there lists those that are, the root, and the
   ok(["init", "build"]);
   const { status, stderr } = chat(["post", "reveiw", "--from", "a", "--body", "b"]);
   assert.equal(status, 1);
-  assert.ok(stderr.includes(`no channel "reveiw" in ${root}; there are: build, review\n  try: use "review"`), stderr);
+  assert.ok(stderr.includes(`no channel "reveiw" in ${root}; there are: build, review\n  try: agent-chat post review --from a --body b --root ${root}\n`), stderr);
   assert.match(chat(["peek", "zzz"]).stderr, new RegExp(`try: agent-chat init zzz --root ${root}`));
 });
 

@@ -127,8 +127,8 @@ test("cli: --json rows carry the documented keys", (t) => {
   fs.writeFileSync(at("r", "task-1.md"), "");
   assert.equal(keys(ok(["post", "r", "--as", "alice", "--body", "b", "--json"])), "channel seq file path from to reply_to ts status title bytes lines");
   assert.equal(keys(ok(["read", "r", "--as", "bob", "--json"])), "channel seq file path from to reply_to ts status title body");
-  assert.equal(keys(ok(["channels", "--as", "bob", "--json"])), "channel path messages unread members topic created newest");
-  assert.equal(keys(ok(["roster", "r", "--json"])), "channel path topic members created messages");
+  assert.equal(keys(ok(["channels", "--as", "bob", "--json"])), "channel path messages members topic created newest unread");
+  assert.equal(keys(ok(["roster", "r", "--json"])), "channel path messages members topic created newest");
   assert.equal(keys(ok(["claim", "r", "1", "--as", "bob", "--json"])), "channel task file path owner already");
 });
 
@@ -211,4 +211,35 @@ test("names: a line break or control character in a field stays one line, or is 
   assert.deepEqual({ from: message!.from, to: message!.to, title: message!.title, status: message!.status }, { from: "a", to: ["bob"], title: folded, status: folded });
   for (const option of ["--from", "--to", "--as"]) assert.equal(chat(["post", "r", "--body", "b", option, evil]).status, 64);
   assert.equal(chat(["init", "s", "--members", evil]).status, 64);
+});
+
+test("root: a folder that was removed, or may not be searched, is no stack trace", (t) => {
+  const { bash } = sandbox(t);
+  const { stdout, stderr } = bash(`mkdir gone && cd gone && rmdir ../gone; unset AGENT_CHAT_ROOT; ac channels; echo "exit $?"; ac channels --root x --json; echo "exit $?"`);
+  assert.equal(stdout, "exit 1\nexit 1\n");
+  assert.match(stderr, /could not find the root/);
+  assert.doesNotMatch(stderr, /\n    at /);
+});
+
+test("root: one that can never be made is an error, not a loop", { skip: !fs.existsSync("/proc/self") && "needs /proc" }, (t) => {
+  const { chat } = sandbox(t);
+  const { status, stderr } = chat(["init", "r", "--root", "/proc/zz"]);
+  assert.equal(status, 1);
+  assert.match(stderr, /could not create channel "r"/);
+});
+
+test("cli: what is suggested keeps the root, the name and the other options", (t) => {
+  const { dir, chat, ok } = sandbox(t);
+  const root = path.join(dir, "other");
+  assert.match(chat(["init", "A B", "--members", "alice", "--root", root]).stderr, new RegExp(`try: agent-chat init a-b --members alice --root ${root}`));
+  ok(["init", "r", "--root", root]);
+  assert.match(chat(["claim", "r", "12", "--as", "bob", "--root", root]).stderr, /no task "12"/);
+  assert.match(chat(["post", "r", "--as", "bob", "--body", "b", "--reply", "9", "--root", root]).stderr, new RegExp(`try: agent-chat peek r --root ${root}`));
+  const timeout = chat(["wait", "r", "--timeout", "0"], { env: { AGENT_CHAT_NAME: "bob", AGENT_CHAT_ROOT: root } }).stderr;
+  assert.match(timeout, new RegExp(`try: agent-chat wait r --timeout 0 --as bob --root ${root}`));
+});
+
+test("names: reserved words say that they are reserved", (t) => {
+  const { chat } = sandbox(t);
+  for (const name of ["all", "con"]) assert.match(chat(["read", "--as", name]).stderr, /that word is reserved/);
 });

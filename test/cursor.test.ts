@@ -104,7 +104,7 @@ test("cursor: two messages with one number are both shown, then neither, and the
   fs.writeFileSync(at("r", "0001-carol-late.md"), message(1));
   const { stdout, stderr } = chat(["read", "r", "--as", "bob"]);
   assert.match(stdout, /late carol/);
-  assert.match(stderr, /two messages are #1/);
+  assert.match(stderr, /2 messages are #1/);
   assert.equal(cursor(), "1-1,0001-alice-t.md,0001-carol-late.md");
   assert.deepEqual(seqs(), []);
   fs.writeFileSync(at("r", "0001-dave-late.md"), message(1, "dave"));
@@ -131,7 +131,7 @@ test("cursor: names that were one file in the reference are two here", (t) => {
     assert.equal(status, 64, name);
     assert.ok(stderr.includes(`"${name}" is not a name of an agent`), stderr);
   }
-  assert.match(chat(["read", "r", "--as", "dev.a"]).stderr, /try: use "dev-a"/);
+  assert.match(chat(["read", "r", "--as", "dev.a"]).stderr, /try: agent-chat read r --as dev-a /);
 });
 
 test("cursor: two sessions under one name both show what is new, and neither undoes the other", async (t) => {

@@ -203,7 +203,7 @@ test("post: an unknown recipient in a channel with members is refused with the m
   const { chat, ok, at } = review(t);
   const { status, stderr } = chat(["post", "review", "--from", "alice", "--to", "bbo", "--title", "t", "--body", "b"]);
   assert.equal(status, 1);
-  assert.match(stderr, /"bbo" is not known in "review" .*members: alice, bob; did you mean "bob"\?\n  try: --to bob/);
+  assert.match(stderr, /"bbo" is not known in "review" .*members: alice, bob; did you mean "bob"\?\n  try: agent-chat post review --from alice --to bob --title t --body b /);
   assert.ok(!fs.existsSync(at("review", "0001-alice-t.md")));
   ok(["post", "review", "--from", "alice", "--to", "bbo", "--body", "b", "--force"]);
 });
@@ -333,4 +333,55 @@ test("post: on a terminal it says how to finish the body", { skip: !fs.existsSyn
   typed.child.stdin!.write("typed\n\x04");
   assert.equal((await typed.ended).status, 0);
   assert.equal(rows<{ body: string }>(ok(["peek", "review", "--json"]))[0]!.body, "typed\n");
+});
+
+test("post: a body that never ends is refused, from a file as from stdin", (t) => {
+  const { chat } = review(t);
+  const { status, stderr } = chat(["post", "review", "--from", "alice", "--body-file", "/dev/zero"]);
+  assert.equal(status, 1);
+  assert.match(stderr, /NUL byte|more than 1048576/);
+});
+
+test("post: broken UTF-16 is refused, not repaired", (t) => {
+  const { chat, dir } = review(t);
+  for (const bytes of [[0xff, 0xfe, 0x68], [0xff, 0xfe, 0x00, 0xd8, 0x68, 0x00]]) {
+    fs.writeFileSync(`${dir}/bad`, Buffer.from(bytes));
+    assert.match(chat(["post", "review", "--from", "alice", "--body-file", `${dir}/bad`]).stderr, /not valid UTF-16/);
+  }
+});
+
+test("post: a title or status of more than 1,000 characters is refused", (t) => {
+  const { chat } = review(t);
+  for (const option of ["--title", "--status"]) {
+    assert.match(chat(["post", "review", "--from", "alice", "--body", "b", option, "x".repeat(1001)]).stderr, /has 1001 characters, more than 1000/);
+  }
+});
+
+test("post: what is wrong with the address is said before the body is asked for", async (t) => {
+  const { start } = review(t);
+  const began = Date.now();
+  for (const wrong of [["--to", "bbo"], ["--reply", "9"]]) {
+    assert.equal((await start(["post", "review", "--from", "alice", ...wrong]).ended).status, 1);
+  }
+  assert.ok(Date.now() - began < 2000);
+});
+
+test("post: after the last number that a name can hold it is refused", (t) => {
+  const { chat, at } = review(t);
+  fs.writeFileSync(at("review", "999999999999999-z-y.md"), "---\nseq: 999999999999999\nfrom: z\n---\nx");
+  const { status, stderr } = chat(["post", "review", "--from", "alice", "--body", "b"]);
+  assert.equal(status, 1);
+  assert.match(stderr, /has given out its last number/);
+});
+
+test("post: in a large channel a number is not given twice when the last message is moved away or replaced", async (t) => {
+  const { root, at } = review(t);
+  const channel = openChannel(root, "review");
+  const write = (seq: number): void => fs.writeFileSync(at("review", `${seq}-dave-x.md`), `---\nseq: ${seq}\nfrom: dave\n---\nx\n`);
+  write(60_000);
+  const { message } = await post(channel, { from: "alice", body: "b" });
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  write(60_002);
+  fs.renameSync(message.path, at("moved.md"));
+  assert.equal((await post(channel, { from: "alice", body: "b" })).message.seq, 60_003);
 });

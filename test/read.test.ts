@@ -105,7 +105,7 @@ test("read: shows whole messages up to the budget, marks only those, and says ho
   const { ok, cursor } = channel(t, ...["a", "b", "c", "d", "e"].map((letter) => ["--body", letter.repeat(12_000)]));
   const first = ok(["read", "r", "--as", "bob"]);
   assert.ok(Buffer.byteLength(first) < 24_500);
-  assert.match(first, /\n4 more unread: run it again: agent-chat read r --as bob\n$/);
+  assert.match(first, /\n4 more unread: run it again: agent-chat read r --as bob --root \S+\n$/);
   assert.equal(cursor(), "1");
   assert.match(ok(["read", "r", "--as", "bob", "--max-bytes", "25000"]), /#2 [^]*#3 [^]*2 more unread/);
   assert.deepEqual(seqs(ok(["read", "r", "--as", "bob", "--json"])), [4, 5]);
@@ -116,7 +116,7 @@ test("read: a message larger than the budget is shown up to it, names its file, 
   const text = ok(["read", "r", "--as", "bob"]);
   assert.ok(Buffer.byteLength(text) < 24_500);
   assert.doesNotMatch(text, /\ufffd/);
-  assert.match(text, /cut after \d+ of 100001 bytes; all of it: /);
+  assert.match(text, /cut: \d+ of 100001 bytes shown; all of it: /);
   assert.ok(text.includes(at("r", "0001-alice-big.md")));
   assert.equal(cursor(), "1");
   assert.match(ok(["read", "r", "--as", "bob"]), /next/);
@@ -238,4 +238,56 @@ test("read: needs neither the lock nor write access; a cursor that cannot be wri
   assert.match(stdout, /x\n[^]*read 0\npeek 0\nchannels 0\nwait 0\npost 1\n/);
   assert.match(stderr, /could not mark messages as shown to bob: permission denied[^\n]*; you will be shown these again/);
   assert.match(stderr, /could not post to "r": permission denied \(EACCES, mkdir ".*_seq\.lock"\)\n  try: choose a root you may write/);
+});
+
+test("read: the budget holds for what is printed, whatever has to be escaped", (t) => {
+  const { ok, dir, at } = channel(t);
+  fs.writeFileSync(`${dir}/esc`, "\x1b[0m".repeat(5900));
+  ok(["post", "r", "--from", "alice", "--body-file", `${dir}/esc`]);
+  fs.writeFileSync(at("r", "0002-a-x.md"), `---\nseq: 2\nfrom: a\ntitle: ${"t".repeat(100_000)}\n---\nbody\n`);
+  for (const seq of [1, 2]) {
+    const text = ok(["read", "r", "--as", "bob"]);
+    assert.ok(Buffer.byteLength(text) < 24_300, `#${seq}: ${Buffer.byteLength(text)} bytes`);
+    assert.match(text, seq === 1 ? /cut: \d+ of 41301 bytes shown/ : /body/);
+  }
+});
+
+test("read: what cannot be marked is shown again, and the rest is not out of reach", (t) => {
+  const { bash, dir } = channel(t, ...Array.from({ length: 4 }, () => ["--body", "x".repeat(10_000)]));
+  fs.chmodSync(dir, 0o755);
+  const asNobody = `setpriv --reuid 65534 --clear-groups "${process.execPath}" "${BIN}"`;
+  const { stdout, stderr } = bash(`setpriv --reuid 65534 --clear-groups true 2>/dev/null || { echo skip; exit; }
+    ${asNobody} read r --as bob | tail -1; ${asNobody} read r --as bob --max-bytes 99999 | grep -c 'end of'`);
+  if (stdout === "skip\n") return t.skip("needs root, to become somebody without rights");
+  assert.equal(stdout, "2 more unread: raise --max-bytes to see them\n4\n");
+  assert.match(stderr, /you will be shown these again\n  try: choose a root/);
+});
+
+test("read: one channel that cannot be looked into is noted, and hides no other", (t) => {
+  const { bash, ok, dir, at, root } = channel(t, ["--body", "seen"]);
+  ok(["init", "closed"]);
+  fs.symlinkSync("loop", at("loop"));
+  fs.chmodSync(dir, 0o755);
+  fs.chmodSync(at("closed"), 0o700);
+  const asNobody = `setpriv --reuid 65534 --clear-groups "${process.execPath}" "${BIN}"`;
+  const { stdout, stderr } = bash(`setpriv --reuid 65534 --clear-groups true 2>/dev/null || { echo skip; exit; }
+    ${asNobody} read --as bob --peek; ${asNobody} wait --as bob --timeout 1; ${asNobody} channels`);
+  if (stdout === "skip\n") return t.skip("needs root, to become somebody without rights");
+  assert.match(stdout, /seen[^]*seen[^]*r  1 message/);
+  assert.ok(stderr.includes(`"${root}/closed" could not be looked into (EACCES)`));
+});
+
+test("read: a header as people write it: lists, quotes, comments", (t) => {
+  const { ok, at } = channel(t);
+  const forms = ["to:\n  - carol\n  - bob", "to: bob # and nobody else", 'to: "bob"', "to: ~", "to: [carol, 'bob']"];
+  forms.forEach((to, i) => fs.writeFileSync(at("r", `000${i + 1}-a-x.md`), `---\nseq: '${i + 1}'\nfrom: "a" # me\n${to}\n---\nx`));
+  fs.writeFileSync(at("r", "0006-a-x.md"), "---\nseq: 6\nfrom: a\nto:\n  - carol\ntitle: x\n---\nx");
+  const messages = rows<{ seq: number; from: string }>(ok(["read", "r", "--as", "bob", "--json"]));
+  assert.deepEqual(messages.map(({ seq, from }) => [seq, from]), [1, 2, 3, 4, 5].map((seq) => [seq, "a"]));
+});
+
+test("read: who may have mistyped their own name is told", (t) => {
+  const { chat } = channel(t, ["--body", "x"]);
+  assert.match(chat(["read", "r", "--as", "bbo", "--peek"]).stderr, /"bbo" is not a member of "r"; did you mean "bob"\?/);
+  assert.doesNotMatch(chat(["read", "r", "--as", "build-server", "--peek"]).stderr, /did you mean/);
 });

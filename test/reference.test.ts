@@ -1,7 +1,10 @@
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
 import fs from "node:fs";
 import { test, type TestContext } from "node:test";
+import { Worker } from "node:worker_threads";
+import { openChannel, read } from "../chat.ts";
 import { cleanEnv, REFERENCE, rows, sandbox, until, watchChild, type Running } from "./helpers.ts";
 
 const python = spawnSync("python3", ["--version"]).status === 0;
@@ -107,9 +110,27 @@ test("reference: a channel of the older kinds, with names of its own, is read an
   const { ok, ref, chat } = both(t);
   await ended(ref(["init", "r", "--members", "Dev.A,bob"]));
   await ended(ref(["post", "r", "--from", "Dev.A", "--to", "bob", "--title", "hi", "--body", "b"]));
-  assert.match(ok(["read", "r", "--as", "bob"]), /dev\.a -> bob/);
-  assert.match(ok(["post", "r", "--from", "bob", "--reply", "1", "--body", "back"]), /to dev\.a;/);
-  assert.match(ok(["post", "r", "--from", "bob", "--to", "Dev.A", "--body", "again"]), /to dev\.a;/);
+  assert.match(ok(["read", "r", "--as", "bob"]), /Dev\.A -> bob/);
+  assert.match(ok(["post", "r", "--from", "bob", "--reply", "1", "--body", "back"]), /to Dev\.A;/);
+  assert.match(ok(["post", "r", "--from", "bob", "--to", "Dev.A", "--body", "again"]), /to Dev\.A;/);
+  assert.match(await ended(ref(["read", "r", "--as", "Dev.A"])), /back[^]*again/);
   assert.equal(chat(["post", "r", "--from", "bob", "--to", "Dev.B", "--body", "x"]).status, 64);
-  await until("the roster is read", () => ok(["roster", "r"]).includes("dev.a, bob"));
+  await until("the roster is read", () => ok(["roster", "r"]).includes("Dev.A, bob"));
+});
+
+test("reference: a message that it is still writing is not shown in part", { skip }, async (t) => {
+  const { ok, at, root } = both(t);
+  ok(["init", "r"]);
+  const channel = openChannel(root, "r");
+  fs.mkdirSync(at("r", "_seq.lock")); // as the reference holds it while it writes
+  fs.writeFileSync(at("r", "0001-a-x.md"), "---\nseq: 1\nfrom: a\ntitle: x\n---\nfirst half");
+  const writer = new Worker(`
+    const fs = require("node:fs");
+    setTimeout(() => {
+      fs.appendFileSync(${JSON.stringify(at("r", "0001-a-x.md"))}, " second half\\n");
+      fs.rmdirSync(${JSON.stringify(at("r", "_seq.lock"))});
+    }, 20);`, { eval: true });
+  await once(writer, "online");
+  assert.equal(read(channel, "bob").messages[0]!.body, "first half second half\n");
+  await writer.terminate();
 });

@@ -34,14 +34,14 @@ test("wait: wakes within a tick or two of the post, shows it and marks it", asyn
 });
 
 test("wait: exit 2 in time, with how long, the newest number, the path, and the command to run again", (t) => {
-  const { chat, send, ok, at } = channel(t);
+  const { chat, send, ok, at, root } = channel(t);
   send("x");
   ok(["read", "r", "--as", "bob"]);
   const began = Date.now();
   const { status, stdout, stderr } = chat(["wait", "r", "--as", "bob", "--timeout", "0.5"]);
   assert.deepEqual([status, stdout], [2, ""]);
   assert.ok(Date.now() - began >= 500);
-  assert.equal(stderr, `agent-chat: nothing new for bob in 0.5 s; looked at ${at("r")} (newest #1)\n  try: agent-chat wait r --as bob --timeout 0.5\n`);
+  assert.equal(stderr, `agent-chat: nothing new for bob in 0.5 s; looked at ${at("r")} (newest #1)\n  try: agent-chat wait r --as bob --timeout 0.5 --root ${root}\n`);
   const json = chat(["wait", "r", "--as", "bob", "--timeout", "0", "--json"]);
   assert.deepEqual([json.status, json.stdout, JSON.parse(json.stderr).error.code], [2, "", "timeout"]);
 });
@@ -149,6 +149,9 @@ const orphans: [string, string][] = [
   ["a shell's background job whose shell has gone before it began", `bash -c '"$NODE" "$BIN" wait r --as bob --timeout 20 > out 2> err &'`],
   ["one whose shell goes while it waits", `bash -c '"$NODE" "$BIN" wait r --as bob --timeout 20 > out 2> err & sleep 0.5'`],
   ["one in a session of its own", `setsid bash -c '"$NODE" "$BIN" wait r --as bob --timeout 20 > out 2> err & sleep 0.5'`],
+  ["a wrapper around it that loses its parent", `bash -c 'timeout 60 "$NODE" "$BIN" wait r --as bob --timeout 20 > out 2> err & sleep 0.5'`],
+  ["one in a subshell whose shell goes", `bash -c '( "$NODE" "$BIN" wait r --as bob --timeout 20; true ) > out 2> err & sleep 0.5'`],
+  ["one behind a pipe whose shell has gone before it began", `bash -c 'sleep 30 | "$NODE" "$BIN" wait r --as bob --timeout 20 > out 2> err &'`],
 ];
 for (const [what, script] of orphans) {
   test(`wait: ${what} ends without marking`, async (t) => {
@@ -195,6 +198,8 @@ test("wait: ordinary ways to start one are no orphans", async (t) => {
     `timeout 10 "$NODE" "$BIN" wait r --as bob --timeout 1.5 < /dev/null; echo "exit $?"`,
     `ac wait r --as bob --timeout 1.5 < /dev/null | cat; echo "exit \${PIPESTATUS[0]}"`,
     `setsid -w "$NODE" "$BIN" wait r --as bob --timeout 1.5 < /dev/null; echo "exit $?"`,
+    `set -m; true | ac wait r --as bob --timeout 1.5 < /dev/null; echo "exit $?"`,
+    `sh -c '"$NODE" "$BIN" wait r --as bob --timeout 1.5; echo "exit $?"' < /dev/null`,
     `echo r | xargs -I{} "$NODE" "$BIN" wait {} --as bob --timeout 1.5; [ $? = 123 ] && echo "exit 2"`,
   ];
   for (const way of ways) assert.equal(bash(way, { env: { NODE: process.execPath, BIN } }).stdout, "exit 2\n", way);
@@ -203,6 +208,31 @@ test("wait: ordinary ways to start one are no orphans", async (t) => {
   await pause(1500);
   send("heard");
   assert.match((await running.ended).stdout, /heard/);
+});
+
+test("wait: a file that is no message is named when the time is over, not taken for silence", (t) => {
+  const { chat, at } = channel(t);
+  fs.mkdirSync(at("r", "0001-a-x.md"));
+  const { status, stderr } = chat(["wait", "r", "--as", "bob", "--timeout", "0"]);
+  assert.equal(status, 2);
+  assert.match(stderr, /0001-a-x\.md" is a folder\n/);
+});
+
+test("wait: --detached survives a hang-up, as nohup means it", async (t) => {
+  const { start, send } = channel(t);
+  const waiting = start(["wait", "r", "--as", "bob", "--detached"]);
+  await pause(300);
+  waiting.child.kill("SIGHUP");
+  await pause(200);
+  send("still there");
+  assert.match((await waiting.ended).stdout, /still there/);
+});
+
+test("wait: an interval beyond every timer does not spin", (t) => {
+  const { chat } = channel(t);
+  const { status, stderr } = chat(["wait", "r", "--as", "bob", "--timeout", "0.5", "--interval", "3e6"]);
+  assert.equal(status, 2);
+  assert.doesNotMatch(stderr, /TimeoutOverflowWarning/);
 });
 
 // ---- the library's wait
@@ -237,7 +267,10 @@ test("wait: an idle tick is one stat, and headers are parsed once", async (t) =>
   const count = { statSync: 0, readdirSync: 0, openSync: 0 };
   for (const name of ["statSync", "readdirSync", "openSync"] as const) {
     const real = fs[name] as unknown as (...args: never[]) => never;
-    (fs as unknown as Record<string, unknown>)[name] = (...args: never[]) => (count[name]++, real(...args));
+    (fs as unknown as Record<string, unknown>)[name] = (...args: never[]) => {
+      if (name !== "readdirSync" || args[0] === at("r")) count[name]++;
+      return real(...args);
+    };
     t.after(() => ((fs as unknown as Record<string, unknown>)[name] = real));
   }
   await assert.rejects(wait([openChannel(root, "r")], "bob", { timeout: 1, interval: 0.1 }), ChatError);
