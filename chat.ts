@@ -135,7 +135,7 @@ export interface CursorFile {
 type Finding =
   | { readonly kind: "message"; readonly message: Message }
   | { readonly kind: "odd"; readonly reason: string } // not a message: neither blocks nor counts
-  | { readonly kind: "unreadable"; readonly reason: string } // perhaps a message: its number is not given again
+  | { readonly kind: "unreadable"; readonly reason: string; readonly error: unknown } // perhaps a message: its number is not given again
   | { readonly kind: "gone" };
 
 // ---- errors --------------------------------------------------------------------------------------------------------
@@ -553,7 +553,7 @@ function makeFolder(folder: string): void {
   try {
     fs.mkdirSync(folder);
   } catch (error) {
-    if (isCode(error, "EEXIST") && isFolder(folder)) return;
+    if (isCode(error, "EEXIST") && fs.statSync(folder).isDirectory()) return;
     if (!isCode(error, "ENOENT") || folder === path.dirname(folder)) throw error;
     makeFolder(path.dirname(folder));
     fs.mkdirSync(folder);
@@ -622,6 +622,7 @@ function moveIntoPlace(from: string, to: string): void {
   try {
     fs.linkSync(from, to);
   } catch (error) {
+    if ((fs.lstatSync(from, { throwIfNoEntry: false })?.nlink ?? 1) > 1) return; // done: NFS lost the answer, and asked again
     if (!isCode(error, "EPERM", "ENOSYS", "ENOTSUP", "EOPNOTSUPP", "EMLINK", "EXDEV", "EINVAL")) throw error;
     moveWithoutLinks(from, to);
   }
@@ -629,8 +630,9 @@ function moveIntoPlace(from: string, to: string): void {
 
 /** Where there are no hard links: an empty file reserves the name, and only who made it may put the whole over it. */
 function moveWithoutLinks(from: string, to: string): void {
-  fs.closeSync(fs.openSync(to, "wx"));
+  const fd = fs.openSync(to, "wx");
   try {
+    fs.closeSync(fd);
     persistently(() => fs.renameSync(from, to));
   } catch (error) {
     fs.unlinkSync(to);
@@ -735,7 +737,7 @@ async function withLock<T>(
       try {
         return body(draft, seen);
       } catch (error) {
-        if (!isCode(error, "ENOENT") || isHeld(draft)) throw error;
+        if (!isCode(error, "ESTOLEN") && (!isCode(error, "ENOENT") || isHeld(draft))) throw error;
       } finally {
         release(draft);
       }
@@ -793,14 +795,21 @@ function draftsIn(lock: string): string[] {
 
 /** Lets go of the lock, if it is still ours. Never fails: what is done is done, and what stays is stolen soon. */
 function release(draft: Draft): void {
-  for (const step of [() => fs.closeSync(draft.fd), () => fs.unlinkSync(draft.path), () => fs.rmdirSync(draft.lock)]) {
-    for (let left = TRIES; left > 0; left--) {
-      try {
-        step();
-        break;
-      } catch (error) {
-        if (isCode(error, "ENOENT", "ENOTEMPTY", "EEXIST", "EBADF")) break;
-      }
+  try {
+    fs.closeSync(draft.fd);
+  } catch {
+    // closed all the same; a second try could close somebody else's
+  }
+  removeAtLast(fs.unlinkSync, draft.path);
+  removeAtLast(fs.rmdirSync, draft.lock);
+}
+
+function removeAtLast(remove: (file: string) => void, file: string): void {
+  for (let left = TRIES; left > 0; left--) {
+    try {
+      return remove(file);
+    } catch (error) {
+      if (isCode(error, "ENOENT", "ENOTEMPTY", "EEXIST")) return; // stolen, or another's by now
     }
   }
 }
@@ -811,7 +820,7 @@ function isHeld(draft: Draft): boolean {
 
 /** After a rename decided under the lock: was the lock ours all the time? If not, the decision is made again. */
 function assertHeld(draft: Draft): void {
-  if (!isHeld(draft)) throw Object.assign(new Error("the lock was stolen"), { code: "ENOENT" });
+  if (!isHeld(draft)) throw Object.assign(new Error("the lock was stolen"), { code: "ESTOLEN" });
 }
 
 /** Stale: its writers are dead on this host, or it has stood unchanged for 5 s while we watched (SPEC 5.4). */
@@ -1000,10 +1009,14 @@ function existsAlready({ root, name, path: folder }: Channel): ChatError {
 }
 
 function writeIfAbsent(file: string, text: string): void {
+  const draft = `${file}.${nonce()}`;
   try {
-    fs.writeFileSync(file, text, { flag: "wx" });
+    fs.writeFileSync(draft, text, { flag: "wx" });
+    moveIntoPlace(draft, file);
   } catch (error) {
     if (!isCode(error, "EEXIST")) throw error;
+  } finally {
+    removeIfPresent(fs.unlinkSync, draft);
   }
 }
 
@@ -1064,6 +1077,7 @@ function inspect(channel: Channel, entry: Entry): Finding {
     if (isCode(error, "ENOENT")) return { kind: "gone" };
     return {
       kind: "unreadable",
+      error,
       reason: `could not be read (${codeOf(error)})`,
     };
   }
@@ -1305,6 +1319,7 @@ function hasPosted(channel: Channel, name: string): boolean {
   );
   return possible.some((entry) => {
     const finding = inspect(channel, entry);
+    if (finding.kind === "unreadable") throw finding.error;
     return finding.kind === "message" && foldName(finding.message.from) === foldName(name);
   });
 }
@@ -1517,7 +1532,8 @@ function sharedNumbers(channel: Channel, entries: readonly Entry[]): Map<number,
   const twice = entries.filter((entry, i) => entry.seq === entries[i - 1]?.seq || entry.seq === entries[i + 1]?.seq);
   const count = new Map<number, number>();
   for (const entry of twice) {
-    if (inspect(channel, entry).kind === "message") count.set(entry.seq, (count.get(entry.seq) ?? 0) + 1);
+    const { kind } = inspect(channel, entry);
+    if (kind === "message" || kind === "unreadable") count.set(entry.seq, (count.get(entry.seq) ?? 0) + 1);
   }
   return new Map([...count].filter(([, n]) => n > 1));
 }
@@ -1763,7 +1779,8 @@ const talk =
 
 function complain(line: string): void {
   try {
-    fs.writeSync(2, `${line}\n`);
+    const bytes = Buffer.from(`${line}\n`);
+    for (let done = 0; done < bytes.length;) done += fs.writeSync(2, bytes, done);
   } catch {
     // nobody listens, and there is nowhere left to say so
   }
@@ -1788,9 +1805,9 @@ const answer = (json: boolean, data: object, text: string): string =>
   `${json ? JSON.stringify(data) : visible(text)}\n`;
 
 /** Says what was done; where stdout fails, the error still says that it was done, so that nobody does it again. */
-async function printDone(done: string, text: string): Promise<void> {
+async function printDone(done: string, text: string | (() => string)): Promise<void> {
   try {
-    await print(text);
+    await print(typeof text === "string" ? text : text());
   } catch (error) {
     if (!(error instanceof ChatError) || error.code === "closed") throw error;
     throw new ChatError(error.code, `${done}, but ${error.message}`); // and nothing to try: it is done
@@ -1960,13 +1977,23 @@ function isWrapped(chain: readonly Process[], i: number): boolean {
   return WRAPPERS.test(parent.name) || (parent.name === "sh" && above !== undefined && above.name.startsWith("npm"));
 }
 
+/** Only what says so is taken for it: where the number of open files is at its limit, nothing has been learned. */
+function hasMoved(pid: number, parent: number): boolean {
+  try {
+    fs.statSync(`/proc/${pid}`);
+  } catch (error) {
+    return isCode(error, "ENOENT");
+  }
+  return (inspectProcess(pid)?.parent ?? parent) !== parent;
+}
+
 /** Returns a check that throws once nobody can be reading what a wait would show: then it must not be marked. */
 function watchOwner(): () => void {
   const chain = ancestry();
   const parent = process.ppid;
   const orphan = wasOrphaned(chain);
   return () => {
-    const moved = chain.some(({ pid, parent }) => (inspectProcess(pid)?.parent ?? -1) !== parent);
+    const moved = chain.some(({ pid, parent }) => hasMoved(pid, parent));
     if (orphan || moved || process.ppid !== parent) {
       const message = "the process that started this wait has gone: nothing was marked";
       throw new ChatError("orphaned", message, "wait again, or add --detached");
@@ -2092,10 +2119,12 @@ export const COMMANDS = {
       const channel = await interruptible((signal) =>
         createChannel(root, operands[0]!, { members: given, topic, signal }),
       );
-      const { members: names, topic: about, created } = readMeta(channel);
-      const line = `created channel '${channel.name}' at ${channel.path}  members=${names.join(", ") || "(open)"}`;
-      const data = { channel: channel.name, path: channel.path, members: names, topic: about, created };
-      await printDone(`created ${channel.path}`, answer(json, data, line));
+      await printDone(`created ${channel.path}`, () => {
+        const { members: names, topic: about, created } = readMeta(channel);
+        const line = `created channel '${channel.name}' at ${channel.path}  members=${names.join(", ") || "(open)"}`;
+        const data = { channel: channel.name, path: channel.path, members: names, topic: about, created };
+        return answer(json, data, line);
+      });
     },
   }),
   channels: command({

@@ -1,0 +1,776 @@
+// Failing system calls: whichever one fails, nothing is lost, torn, numbered twice or claimed twice, and it is said.
+//
+// The first part runs the real code in this process, on a file system whose every call can be made to fail and on a
+// clock that does not make us wait. The second part runs real processes whose stdout is full, closed, or slow.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import fs from "node:fs";
+import { createRequire } from "node:module";
+import os from "node:os";
+import path from "node:path";
+import { after, test, type TestContext } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import type { Batch, Channel } from "../chat.ts";
+import { BIN, cleanEnv, sandbox, type Result } from "./helpers.ts";
+
+// ---- a file system that can be made to fail ------------------------------------------------------------------------
+
+type SystemCall = (...args: unknown[]) => unknown;
+/** Decides of the n-th call of an operation how it fails: with which error, "SHORT", "LATE ..." or not at all. */
+type Plan = (name: string, n: number) => string | undefined;
+
+const SHORT = "SHORT"; // a read or a write that does only a part
+const LATE = "LATE "; // an error after the call was carried out, as NFS gives when an answer was lost on the way
+const ERRORS = ["ENOSPC", "EIO", "EACCES", "EPERM", "EBUSY", "EROFS", "EMFILE"];
+const NEVER: Plan = () => undefined;
+
+let plan: Plan | undefined; // none: the tests' own calls
+let nested = false; // a call that Node makes inside another is no call of ours
+let calls: string[] = []; // what the operation called
+let failed: string[] = []; // what of that was made to fail, as "call 7, openSync"
+let standard: readonly number[] = []; // the files that stand in for stdin, stdout and stderr
+
+function wrapped(name: string, real: SystemCall): SystemCall {
+  return (first, ...rest) => {
+    if (plan === undefined || nested) return real(first, ...rest);
+    const args = [typeof first === "number" ? (standard[first] ?? first) : first, ...rest];
+    nested = true;
+    try {
+      const code = plan(name, calls.push(name));
+      return code === undefined ? real(...args) : fail(name, real, args, code);
+    } finally {
+      nested = false;
+    }
+  };
+}
+
+function fail(name: string, real: SystemCall, args: unknown[], code: string): unknown {
+  if (code === SHORT) return shorten(name, real, args);
+  if (code.startsWith(LATE)) real(...args);
+  code = code.replace(LATE, "");
+  failed.push(`call ${calls.length}, ${name}`);
+  if (name === "existsSync") return false; // its way to fail
+  if (name === "closeSync") real(...args); // Linux closes the file even where it reports an error
+  if (name === "writeFileSync" && ["ENOSPC", "EIO"].includes(code)) real(args[0], half(String(args[1])), args[2]);
+  const [syscall, file] = [name.replace("Sync", ""), typeof args[0] === "string" ? { path: args[0] } : {}];
+  const errno = -os.constants.errno[code as keyof typeof os.constants.errno];
+  throw Object.assign(new Error(`${code}: made to fail, ${syscall}`), { code, errno, syscall, ...file });
+}
+
+function shorten(name: string, real: SystemCall, args: unknown[]): unknown {
+  if (name !== "writeSync" && name !== "readSync") return real(...args);
+  failed.push(`call ${calls.length}, ${name}`);
+  const [fd, data, offset = 0, length, position] = args as [number, string | Buffer, number?, number?, number?];
+  if (typeof data === "string") return real(fd, half(data));
+  return real(fd, data, offset, Math.ceil((length ?? data.length - offset) / 2), position);
+}
+
+function half(text: string): string {
+  return text.slice(0, Math.ceil(text.length / 2));
+}
+
+const system = fs as unknown as Record<string, SystemCall>;
+system["fsyncSync"] = () => undefined; // what the disk does is not under test, and it takes most of the time
+for (const name of Object.keys(fs).filter((key) => key.endsWith("Sync")))
+  system[name] = Object.assign(wrapped(name, system[name]!), system[name]);
+
+type Core = typeof import("../chat.ts");
+const core = createRequire(import.meta.url)(path.resolve(BIN)) as Core;
+
+for (const name of ["AGENT_CHAT_ROOT", "AGENT_CHAT_NAME", "AGENT_CHAT_TIMEOUT"]) delete process.env[name];
+
+const real = { hrtime: process.hrtime, setTimeout: globalThis.setTimeout };
+
+/** Runs an operation under a plan, on a clock that every sleep sets forward instead of sleeping. */
+async function underPlan<T>(how: Plan, body: () => Promise<T>): Promise<T> {
+  let slept = 0; // milliseconds
+  const hrtime = (): [number, number] => [
+    real.hrtime()[0] + Math.floor(slept / 1000),
+    real.hrtime()[1] + (slept % 1000) * 1e6,
+  ];
+  process.hrtime = Object.assign(hrtime, { bigint: real.hrtime.bigint });
+  globalThis.setTimeout = ((step: () => void, ms = 0) => (
+    (slept += ms),
+    setImmediate(step)
+  )) as unknown as typeof setTimeout;
+  [plan, calls, failed] = [how, [], []];
+  try {
+    return await body();
+  } finally {
+    plan = undefined;
+    Object.assign(process, { hrtime: real.hrtime });
+    globalThis.setTimeout = real.setTimeout;
+  }
+}
+
+const cleanly = <T>(body: () => Promise<T>): Promise<T> => underPlan(NEVER, body);
+
+// ---- a channel to work on ------------------------------------------------------------------------------------------
+
+const TEXT = `${"All work and no play makes Jack a dull boy.\n".repeat(300)}The end.\n`; // the body of every message
+const HOST = os
+  .hostname()
+  .replace(/[^A-Za-z0-9-]+/g, "-")
+  .slice(0, 60);
+const NOBODY = 2 ** 22 + 1; // a process number that Linux never gives
+
+const MEMORY = fs.existsSync("/dev/shm") ? "/dev/shm" : os.tmpdir(); // thousands of channels are made, and none is kept
+const scratch = fs.mkdtempSync(path.join(MEMORY, "agent-chat-failures-"));
+after(() => fs.rmSync(scratch, { recursive: true, force: true }));
+
+interface World {
+  readonly root: string;
+  readonly folder: string; // of the channel "talk"
+  readonly channel: Channel;
+  readonly output: string; // where stdout and stderr of a command go
+  readonly last: number; // the number of its newest message
+}
+
+let worlds = 0;
+
+function makeWorld({ last = 4 }: Pick<Operation, "last">): World {
+  const output = path.join(scratch, String(++worlds));
+  const root = path.join(output, "root");
+  const folder = path.join(root, "talk");
+  fs.mkdirSync(output);
+  return { root, folder, channel: { root, name: "talk", path: folder }, output, last };
+}
+
+/** A channel with members, where bob has been shown #1; #2 and #4 are new for him, #3 is not for him. */
+function fillWorld(world: World): void {
+  makeChannel(world);
+  addMessage(world, 1, "alice", "bob");
+  addMessage(world, 2, "erin", "bob");
+  addMessage(world, 3, "alice", "carol");
+  addMessage(world, 4, "alice", "all");
+}
+
+/** A channel so large that posts are numbered without listing it, if all goes well. */
+async function fillLargeWorld(world: World): Promise<void> {
+  makeChannel(world);
+  addMessage(world, world.last - 1, "alice", "bob");
+  await cleanly(() => core.post(world.channel, { from: "alice", to: ["bob"], title: "hello", body: TEXT }));
+}
+
+function makeChannel(world: World): void {
+  fs.mkdirSync(path.join(world.folder, ".cursors"), { recursive: true });
+  const meta = { channel: "talk", members: ["alice", "bob", "carol"], topic: "", created: "" };
+  fs.writeFileSync(path.join(world.folder, "_meta.json"), JSON.stringify(meta));
+  fs.writeFileSync(path.join(world.folder, "task-1.md"), "to be done\n");
+  fs.writeFileSync(path.join(world.output, "body.md"), TEXT);
+  fs.writeFileSync(cursorFile(world), "1");
+}
+
+function addMessage({ folder }: World, seq: number, from: string, to: string): void {
+  const head = `---\nseq: ${seq}\nfrom: ${from}\nto: ${to}\nchannel: talk\nts: 2026-01-02T03:04:05+00:00\nstatus: discussion\ntitle: Hello\n---\n`;
+  fs.writeFileSync(path.join(folder, `${String(seq).padStart(4, "0")}-${from}-hello.md`), head + TEXT);
+}
+
+const cursorFile = ({ folder }: World): string => path.join(folder, ".cursors", "bob.txt");
+const cursorLock = ({ folder }: World): string => path.join(folder, ".cursors", "bob.lock");
+const numberLock = ({ folder }: World): string => path.join(folder, "_seq.lock");
+
+/** A lock as a writer leaves it that was killed while it wrote. */
+function plantLock(lock: string): void {
+  fs.mkdirSync(lock);
+  fs.writeFileSync(path.join(lock, `${HOST}.${NOBODY}.abcdefghij.draft`), "---\nseq: 5\n");
+}
+
+/** The newest message's number; fails where a message is torn, or a number given twice or missing. */
+function newest({ folder }: World): number {
+  const files = fs
+    .readdirSync(folder)
+    .filter((name) => /^\d/.test(name))
+    .sort();
+  const found = files.map((file) => {
+    const [, seq, body] =
+      /^---\nseq: (\d+)\n(?:\w+: .*\n)+---\n([^]*)$/.exec(fs.readFileSync(path.join(folder, file), "utf8")) ?? [];
+    assert.ok(body === TEXT && Number(seq) === parseInt(file, 10), `${file} is torn or empty`);
+    return Number(seq);
+  });
+  assert.deepEqual(
+    found,
+    found.map((_, i) => found[0]! + i),
+    "a number is missing or was given twice",
+  );
+  return found.at(-1) ?? 0;
+}
+
+/** Locks and drafts in their places; a stolen lock, under another name, is in nobody's way. */
+function leftLocks({ folder }: World): string[] {
+  if (!fs.existsSync(folder)) return [];
+  return fs
+    .readdirSync(folder, { recursive: true, encoding: "utf8" })
+    .filter((name) => /(_seq|\.cursors.\w+)\.lock($|[/\\])/.test(name));
+}
+
+function openFiles(): number {
+  return process.platform === "linux" ? fs.readdirSync("/proc/self/fd").length : 0;
+}
+
+// ---- operations ----------------------------------------------------------------------------------------------------
+
+/** What an operation said. */
+interface Report {
+  failure?: { readonly code: string; readonly message: string };
+  seq?: number; // of what was posted
+  already?: boolean; // of what was claimed
+  seen: readonly string[]; // the files of the messages that were shown
+  notes: string;
+}
+
+interface Operation {
+  readonly name: string;
+  readonly last?: number; // the number of the newest message at the start: 4
+  readonly locked?: boolean; // a lock may be left: it was there before, or cannot be removed
+  prepare(world: World): void | Promise<void>;
+  act(world: World): Promise<Report>;
+  /** Fails unless what is on disk agrees with what was said, and goes on with the next clean call. */
+  judge(world: World, report: Report): Promise<void>;
+}
+
+/** Uses the functions that the file exports; everything they throw must be a `ChatError`. */
+function library(body: (world: World, report: Report) => Promise<void>): Operation["act"] {
+  return async (world) => {
+    const report: Report = { seen: [], notes: "" };
+    try {
+      await body(world, report);
+    } catch (error) {
+      if (!(error instanceof core.ChatError)) throw error;
+      report.failure = error;
+    }
+    return report;
+  };
+}
+
+/** Runs a command line in this process, its stdin, stdout and stderr being files. */
+function commandLine(args: (world: World) => string[]): Operation["act"] {
+  return async (world) => {
+    const files = ["stdin", "stdout", "stderr"].map((name) => path.join(world.output, name));
+    await offPlan(() => (standard = files.map((file) => fs.openSync(file, "w+"))));
+    try {
+      const exit = await core.main([...args(world), "--root", world.root, "--json"]);
+      return offPlan(() => reportOf(exit, fs.readFileSync(files[1]!, "utf8"), fs.readFileSync(files[2]!, "utf8")));
+    } finally {
+      offPlan(() => standard.forEach((fd) => fs.closeSync(fd)));
+      standard = [];
+    }
+  };
+}
+
+function offPlan<T>(body: () => T): T {
+  const how = plan;
+  plan = undefined;
+  try {
+    return body();
+  } finally {
+    plan = how;
+  }
+}
+
+/** What a command said with its exit code, its stdout and its stderr; whole lines only. */
+function reportOf(exit: number, stdout: string, stderr: string): Report {
+  const rows = wholeLines(stdout) as { file?: string; seq?: number; already?: boolean }[];
+  const error = (wholeLines(stderr) as { error?: { code: string; message: string } }[]).find(
+    (line) => line.error !== undefined,
+  )?.error;
+  const report: Report = { ...rows.at(-1), seen: rows.flatMap(({ file }) => file ?? []), notes: stderr };
+  if (exit === 0) assert.equal(error, undefined, "an error and exit 0");
+  else assert.equal(exit, 1, `exit ${exit}: ${stderr}`);
+  if (exit !== 0) assert.ok(error !== undefined, `exit ${exit} without an error: ${stderr}`);
+  return error === undefined ? report : { ...report, failure: error };
+}
+
+function wholeLines(text: string): unknown[] {
+  return text
+    .split("\n")
+    .slice(0, -1)
+    .map((line) => JSON.parse(line) as unknown);
+}
+
+/** Whether an operation has been done: it succeeded, or its error says that it was done all the same. */
+function wasDone({ failure }: Report): boolean {
+  return failure === undefined || /^(posted #\d|created |claimed |already yours).*, but /.test(failure.message);
+}
+
+async function judgePost(world: World, report: Report): Promise<void> {
+  const there = newest(world);
+  assert.equal(there, wasDone(report) ? world.last + 1 : world.last, "what is there is not what was said");
+  assert.equal(report.seq ?? there, there, "another number was said than given");
+  await judgeNumber(world, there + 1);
+  const fresh = fs.readdirSync(world.folder).filter((name) => /^\d/.test(name) && !/^000[13]-|-bob-/.test(name));
+  assert.deepEqual(await show(world, 9), fresh.sort());
+}
+
+/** The next clean post gets the next number, and frees the lock. */
+async function judgeNumber(world: World, seq: number): Promise<void> {
+  const next = await cleanly(() =>
+    core.post(world.channel, { from: "bob", to: ["carol"], title: "hello", body: TEXT }),
+  );
+  assert.equal(next.message.seq, seq, "the next post's number");
+  assert.equal(newest(world), seq);
+  assert.ok(!fs.existsSync(numberLock(world)), "a lock was left by a clean post");
+}
+
+/** Shows bob what is new for him, as often as there is something, and marks up to so many messages each time. */
+async function show(world: World, atOnce: number): Promise<string[]> {
+  const seen: string[] = [];
+  for (;;) {
+    const batch = core.read(world.channel, "bob");
+    if (batch.messages.length === 0) return seen;
+    const shown = batch.messages.slice(0, atOnce);
+    assert.ok(
+      shown.every(({ body }) => body === TEXT),
+      "a torn message was shown",
+    );
+    seen.push(...shown.map(({ file }) => file));
+    await cleanly(() => core.mark(batch, shown));
+  }
+}
+
+/** Nothing is hidden; what was marked is not shown again, and all else is, with nothing marked. */
+async function judgeRead(world: World, { failure, seen, notes }: Report, fresh: readonly string[]): Promise<void> {
+  const marked = failure === undefined && !notes.includes("shown these again") ? seen : [];
+  if (marked !== seen)
+    assert.equal(
+      fs.readFileSync(cursorFile(world), "utf8"),
+      "1",
+      "the cursor has moved, and it was said that nothing was marked",
+    );
+  const doubted = /cursor .*(could not be read|not believed)/.test(notes);
+  assert.deepEqual(
+    seen.filter((file) => !fresh.includes(file) && !doubted),
+    [],
+    "shown, and not new",
+  );
+  const again = await show(world, 1);
+  assert.deepEqual(
+    [...new Set([...marked, ...again])].filter((file) => fresh.includes(file)).sort(),
+    fresh,
+    "not all were shown",
+  );
+  assert.deepEqual(
+    again.filter((file) => !fresh.includes(file) || marked.includes(file)),
+    [],
+    "shown again",
+  );
+}
+
+async function judgeClaim(world: World, report: Report): Promise<void> {
+  const tasks = (): string[] => fs.readdirSync(world.folder).filter((name) => name.startsWith("task-"));
+  assert.deepEqual(
+    tasks(),
+    [wasDone(report) ? "task-1.CLAIMED-bob.md" : "task-1.md"],
+    "what is there is not what was said",
+  );
+  assert.ok(report.already !== true, "it was open, and is said to have been taken before");
+  const next = await cleanly(() => core.claim(world.channel, "bob", "1"));
+  assert.equal(next.already, wasDone(report));
+  await assert.rejects(
+    cleanly(() => core.claim(world.channel, "carol", "1")),
+    { code: "taken" },
+  );
+  assert.deepEqual(tasks(), ["task-1.CLAIMED-bob.md"]);
+}
+
+async function judgeInit(world: World, report: Report): Promise<void> {
+  const meta = path.join(world.folder, "_meta.json");
+  assert.equal(fs.existsSync(meta), wasDone(report), "what is there is not what was said");
+  const next = cleanly(() => core.createChannel(world.root, "talk", { members: ["bob"] }));
+  if (wasDone(report)) await assert.rejects(next, { code: "channel_exists" });
+  else await next;
+  const { members } = JSON.parse(fs.readFileSync(meta, "utf8")) as { members: string[] };
+  assert.deepEqual(members, ["bob"]);
+  assert.deepEqual(gitFiles(world), wholeGitFiles, "what tells git which files to leave alone is torn");
+  const { message } = await cleanly(() => core.post(world.channel, { from: "bob", body: TEXT }));
+  assert.equal(message.seq, 1);
+}
+
+const gitFiles = ({ root }: World): string[] =>
+  [".gitignore", ".gitattributes"].map((name) => fs.readFileSync(path.join(root, name), "utf8"));
+
+/** What a clean call writes. */
+const wholeGitFiles = await cleanly(async () => {
+  const world = makeWorld({});
+  await core.createChannel(world.root, "talk");
+  return gitFiles(world);
+});
+
+const NEW = ["0002-erin-hello.md", "0004-alice-hello.md"];
+
+const post: Operation = {
+  name: "post",
+  prepare: fillWorld,
+  act: library(async ({ channel }, report) => {
+    report.seq = (await core.post(channel, { from: "alice", to: ["bob"], title: "hello", body: TEXT })).message.seq;
+  }),
+  judge: judgePost,
+};
+
+const reply: Operation = {
+  ...post,
+  name: "a reply to somebody who only ever posted",
+  act: library(async ({ channel }, report) => {
+    report.seq = (await core.post(channel, { from: "alice", to: ["erin", "bob"], reply: 2, body: TEXT })).message.seq;
+  }),
+};
+
+const postLarge: Operation = {
+  ...post,
+  name: "post to a channel of 60,000 messages",
+  last: 60_000,
+  prepare: fillLargeWorld,
+};
+
+const postCommand: Operation = {
+  ...post,
+  name: "agent-chat post",
+  act: commandLine(({ output }) => [
+    ..."post talk --as alice --to bob --body-file".split(" "),
+    path.join(output, "body.md"),
+  ]),
+};
+
+const read: Operation = {
+  name: "read and mark",
+  prepare: fillWorld,
+  act: library(({ channel }, report) => showAndMark(core.read(channel, "bob"), report)),
+  async judge(world, report) {
+    await judgeRead(world, report, NEW);
+    await judgeNumber(world, world.last + 1);
+  },
+};
+
+async function showAndMark(batch: Batch, report: Report): Promise<void> {
+  assert.ok(
+    batch.messages.every(({ body }) => body === TEXT),
+    "a torn message was shown",
+  );
+  Object.assign(report, { seen: batch.messages.map(({ file }) => file), notes: batch.notes.join("\n") });
+  await core.mark(batch, batch.messages);
+}
+
+const readCommand: Operation = {
+  ...read,
+  name: "agent-chat read",
+  act: commandLine(() => ["read", "talk", "--as", "bob"]),
+};
+
+/** The folder was last changed long ago: what could not be read at first is found by a later look all the same. */
+const wait: Operation = {
+  ...read,
+  name: "wait and mark",
+  prepare(world) {
+    fillWorld(world);
+    fs.utimesSync(world.folder, 1e9, 1e9);
+  },
+  act: library(async ({ channel }, report) => {
+    const [batch] = await core.wait([channel], "bob", { timeout: 60, onNote: (note) => (report.notes += `${note}\n`) });
+    await showAndMark(batch!, report);
+  }),
+};
+
+const waitCommand: Operation = {
+  ...wait,
+  name: "agent-chat wait",
+  act: commandLine(() => ["wait", "talk", "--as", "bob", "--timeout", "60"]),
+};
+
+/** Two clones gave out one number, and git merged them; room for one message at a time. */
+const readShared: Operation = {
+  name: "agent-chat read --max-bytes where two messages have one number",
+  prepare(world) {
+    fillWorld(world);
+    addMessage(world, 2, "carol", "bob");
+  },
+  act: commandLine(() => ["read", "talk", "--as", "bob", "--max-bytes", String(TEXT.length + 1000)]),
+  judge: (world, report) => judgeRead(world, report, ["0002-carol-hello.md", ...NEW]),
+};
+
+const claim: Operation = {
+  name: "claim",
+  prepare: fillWorld,
+  act: library(async ({ channel }, report) => {
+    report.already = (await core.claim(channel, "bob", "1")).already;
+  }),
+  judge: judgeClaim,
+};
+
+const claimCommand: Operation = {
+  ...claim,
+  name: "agent-chat claim",
+  act: commandLine(() => ["claim", "talk", "1", "--as", "bob"]),
+};
+
+const init: Operation = {
+  name: "createChannel",
+  prepare() {},
+  act: library(async ({ root }) => {
+    await core.createChannel(root, "talk", { members: ["bob"] });
+  }),
+  judge: judgeInit,
+};
+
+const initCommand: Operation = {
+  ...init,
+  name: "agent-chat init",
+  act: commandLine(() => ["init", "talk", "--members", "bob"]),
+};
+
+/** The same where somebody was killed who held a lock. */
+function afterCrash(operation: Operation, lock: (world: World) => string): Operation {
+  return {
+    ...operation,
+    locked: true,
+    name: `${operation.name}, where a killed process left its lock`,
+    async prepare(world) {
+      await operation.prepare(world);
+      plantLock(lock(world));
+    },
+  };
+}
+
+// ---- every call in turn --------------------------------------------------------------------------------------------
+
+const CODES: Readonly<Record<string, string>> = {
+  ENOSPC: "no_space",
+  EACCES: "no_access",
+  EPERM: "no_access",
+  EROFS: "no_access",
+};
+
+interface Attempt {
+  readonly called: readonly string[];
+  readonly wrong: readonly string[]; // empty: all is well
+}
+
+/** Does an operation under a plan and judges what came of it. */
+async function attempt(operation: Operation, how: Plan, code: string): Promise<Attempt> {
+  const world = makeWorld(operation);
+  await operation.prepare(world);
+  const open = openFiles();
+  const acting = underPlan(how, () => operation.act(world));
+  const [called, broken] = [calls, failed];
+  try {
+    const report = await acting;
+    if (broken.length > 0) await judge(operation, world, report, code);
+    assert.equal(openFiles(), open, "a file was left open");
+    return { called, wrong: [] };
+  } catch (error) {
+    return { called, wrong: [`${code} from ${broken.slice(0, 3).join("; ")}: ${String(error).replace(/\s+/g, " ")}`] };
+  } finally {
+    fs.rmSync(world.output, { recursive: true, force: true });
+  }
+}
+
+async function judge(operation: Operation, world: World, report: Report, code: string): Promise<void> {
+  judgeFailure(report, code);
+  if (operation.locked !== true) assert.deepEqual(leftLocks(world), [], "a lock was left");
+  await operation.judge(world, report);
+}
+
+/** A system error has its stable code and names itself; a wait that could read nothing has said so meanwhile. */
+function judgeFailure({ failure, notes }: Report, code: string): void {
+  if (failure === undefined || (failure.code === "timeout" && notes.includes(`could not be read (${code})`))) return;
+  assert.match(failure.message, new RegExp(`could not .*\\(${code}[,)]`));
+  const unreadable = failure.message.includes(`could not be read (${code})`);
+  assert.equal(failure.code, unreadable ? "io" : (CODES[code] ?? "io"), failure.message);
+}
+
+function assertNone(wrong: readonly string[]): void {
+  if (wrong.length > 0) assert.fail(`${wrong.length} times it went wrong:\n- ${wrong.join("\n- ")}`);
+}
+
+/** Makes the first call fail, then the second, and so on until there are fewer; in every way a call can fail. */
+async function sweep(operation: Operation, always: Plan = NEVER): Promise<void> {
+  const wrong: string[] = [];
+  for (const code of [...ERRORS, SHORT]) {
+    for (let at = 1, last = false; !last; at++) {
+      const result = await attempt(operation, (name, n) => (n === at ? code : always(name, n)), code);
+      wrong.push(...result.wrong);
+      last = result.called.length < at;
+    }
+  }
+  assertNone(wrong);
+}
+
+const everyLink =
+  (code: string): Plan =>
+  (name) =>
+    name === "linkSync" ? code : undefined;
+
+async function works(operation: Operation, how: Plan): Promise<void> {
+  const world = makeWorld(operation);
+  await operation.prepare(world);
+  const report = await underPlan(how, () => operation.act(world));
+  assert.equal(report.failure, undefined);
+  await operation.judge(world, report);
+}
+
+const REMOVALS = ["rmdirSync", "unlinkSync"];
+
+/** Makes every call of one kind fail, one kind after the other. */
+async function persist(operation: Operation): Promise<void> {
+  const { called } = await attempt(operation, NEVER, "");
+  const wrong: string[] = [];
+  for (const kind of new Set(called)) {
+    for (const code of [...ERRORS, SHORT]) {
+      if (kind === "existsSync") continue; // what other calls can see does not stay unseen
+      if (kind === "linkSync" && code === "EPERM") continue; // there is a way round
+      const how: Plan = (name) => (name === kind ? code : undefined);
+      const result = await attempt({ ...operation, locked: REMOVALS.includes(kind) }, how, code);
+      wrong.push(...result.wrong);
+    }
+  }
+  assertNone(wrong);
+}
+
+for (const operation of [post, reply, postLarge, postCommand, afterCrash(post, numberLock)]) {
+  test(`${operation.name}: whichever system call fails, it is posted whole or said not to be, and the next post gets the next number`, () =>
+    sweep(operation));
+}
+for (const operation of [read, readCommand, readShared, wait, waitCommand, afterCrash(read, cursorLock)]) {
+  test(`${operation.name}: whichever system call fails, no message is hidden, torn, or shown again once marked`, () =>
+    sweep(operation));
+}
+for (const operation of [claim, claimCommand, afterCrash(claim, numberLock)]) {
+  test(`${operation.name}: whichever system call fails, the task has one name, and it is the one that was said`, () =>
+    sweep(operation));
+}
+for (const operation of [init, initCommand]) {
+  test(`${operation.name}: whichever system call fails, the channel is there whole or can be made by the next call`, () =>
+    sweep(operation));
+}
+for (const operation of [post, init]) {
+  test(`${operation.name}: where there are no hard links (EPERM, ENOTSUP), it works all the same`, async () => {
+    for (const code of ["EPERM", "ENOTSUP"]) await works(operation, everyLink(code));
+  });
+  test(`${operation.name}: where there are no hard links and any other call fails besides, nothing is half-done`, () =>
+    sweep(operation, everyLink("EPERM")));
+}
+test("post: where a link was made and is reported to have failed (NFS: a lost answer), the message is posted once and stays as it is", async () => {
+  for (const code of ["EIO", "EEXIST", "EPERM"]) await works(post, everyLink(LATE + code));
+});
+for (const operation of [post, reply, postLarge, read, wait, claim, init]) {
+  test(`${operation.name}: where every call of one kind fails, it is done or its error says why it is not, and once that is over the next call goes on`, () =>
+    persist(operation));
+}
+
+// ---- stdout --------------------------------------------------------------------------------------------------------
+
+const BIG = "x".repeat(60).concat("\n").repeat(5000); // 300 KB, more than any pipe holds
+const SHOW_BIG = `read talk --as bob --max-bytes ${2 * BIG.length}`;
+
+/** A root with the channel "talk", and a shell in which `ac` is the program. */
+function shell(t: TestContext, body: string): (script: string) => Result {
+  const box = sandbox(t);
+  const run = (script: string, stdin = ""): Result => box.bash(script, { stdin });
+  const made = run("ac init talk && ac post talk --as alice --title first --body-file -", body);
+  assert.equal(made.status, 0, made.stderr);
+  return run;
+}
+
+function assertNoStack({ stderr }: Result): void {
+  assert.doesNotMatch(stderr, /^ +at |Error:/m);
+}
+
+/** What a script that shows to nobody says, and then that bob is shown the message all the same. */
+function assertShownLater(
+  run: (script: string) => Result,
+  script: string,
+  expected: { status: number; says: RegExp },
+): void {
+  const { status, stderr } = run(script);
+  assert.equal(status, expected.status, `${script}: ${stderr}`);
+  assert.match(stderr, expected.says);
+  assertNoStack({ stderr } as Result);
+  assert.match(run("ac read talk --as bob --peek").stdout, /end of #1/);
+}
+
+const FULL = { skip: !fs.existsSync("/dev/full") && "there is no /dev/full" };
+const DESCRIPTORS = { skip: process.platform !== "linux" && "descriptors cannot be looked at" };
+
+test("read, wait: where stdout is full, they exit 1, say so, and mark nothing", FULL, (t) => {
+  const run = shell(t, "hello");
+  for (const command of ["read talk --as bob", "read talk --as bob --json", "wait talk --as bob", SHOW_BIG]) {
+    assertShownLater(run, `ac ${command} > /dev/full`, { status: 1, says: /could not write to stdout.*ENOSPC/ });
+  }
+});
+
+test("post, claim, init: where stdout is full, they exit 1, and say what was done all the same", FULL, (t) => {
+  const run = shell(t, "hello");
+  run('echo work > "$AGENT_CHAT_ROOT/talk/task-7.md"');
+  for (const [command, says] of [
+    ["post talk --as alice --body two", /posted #2, but/],
+    ["claim talk 7 --as bob", /claimed task-7.*, but/],
+    ["init other", /created .*, but/],
+  ] as const) {
+    const result = run(`ac ${command} > /dev/full`);
+    assert.equal(result.status, 1);
+    assert.match(result.stderr, says);
+    assertNoStack(result);
+  }
+  assert.match(run("ac post talk --as alice --body three").stdout, /posted #3/);
+});
+
+test("read, wait: where stdout is closed, they exit 1, say so, and mark nothing", (t) => {
+  const run = shell(t, "hello");
+  for (const command of ["read talk --as bob", "wait talk --as bob"]) {
+    assertShownLater(run, `ac ${command} >&-`, { status: 1, says: /stdout is closed/ });
+    assertShownLater(run, `ac ${command} >&- 2>&-`, { status: 1, says: /^$/ });
+  }
+});
+
+test("post: where stdout, stdin and stderr are closed, it posts, once", (t) => {
+  const run = shell(t, "hello");
+  assert.equal(run("ac post talk --as alice --body two >&- <&- 2>&-").status, 0);
+  assert.match(run("ac post talk --as alice --body three").stdout, /posted #3/);
+});
+
+test("read: where the reader of its output leaves early, it is quiet, exits 0, and marks nothing", (t) => {
+  const run = shell(t, BIG);
+  for (const command of [SHOW_BIG, `${SHOW_BIG} --json`]) {
+    assertShownLater(run, `ac ${command} | head -c 10 > /dev/null; exit \${PIPESTATUS[0]}`, { status: 0, says: /^$/ });
+  }
+});
+
+test("read: where the reader of its output pauses after 64 KiB, a body of 300 KB arrives whole", (t) => {
+  const { stdout, stderr } = shell(t, BIG)(`ac ${SHOW_BIG} | { head -c 65536; sleep 1; cat; }`);
+  assert.equal(stderr, "");
+  assert.ok(stdout.includes(BIG) && /end of #1\]?\n$/.test(stdout));
+});
+
+test(
+  "read: where stdout is a pipe that does not block, and its reader pauses, a body of 300 KB arrives whole",
+  DESCRIPTORS,
+  (t) => {
+    const run = shell(t, BIG);
+    // Whoever shares the pipe makes it non-blocking for all.
+    const other = `"${process.execPath}" -e 'process.stdout; setTimeout(() => {}, 2500)' &`;
+    const { stdout, stderr } = run(
+      `{ ${other} sleep 0.5; ac ${SHOW_BIG}; cat "/proc/$BASHPID/fdinfo/1" >&2; } | { head -c 65536; sleep 1; cat; }`,
+    );
+    assert.match(stderr, /flags:\s+\d*[4-7]\d{3}\n/, "the pipe blocks: this tests nothing");
+    assert.ok(stdout.includes(BIG) && /end of #1\n$/.test(stdout));
+  },
+);
+
+test("read: where a program started it and is slow to read, a body of 300 KB arrives whole, and is marked", async (t) => {
+  const box = sandbox(t);
+  box.ok(["init", "talk"]);
+  box.ok(["post", "talk", "--as", "alice", "--body", "-"], { stdin: BIG });
+  const env = cleanEnv({ AGENT_CHAT_ROOT: box.root });
+  const child = spawn(process.execPath, [BIN, ...SHOW_BIG.split(" ")], { env, stdio: ["ignore", "pipe", "inherit"] });
+  let text = "";
+  child.stdout
+    .setEncoding("utf8")
+    .on("data", (part: string) => (text += part))
+    .pause();
+  await sleep(1000);
+  child.stdout.resume();
+  const [status] = (await once(child, "close")) as [number];
+  assert.equal(status, 0);
+  assert.ok(text.includes(BIG));
+  assert.equal(fs.readFileSync(box.at("talk", ".cursors", "bob.txt"), "utf8"), "1");
+});
