@@ -247,9 +247,11 @@ function visible(text: string): string {
     .replace(/[\u2028-\u202e\u2066-\u2069]/g, (c) => `\\u${c.charCodeAt(0).toString(16)}`);
 }
 
-/** A word as a shell would need it typed. */
+/** A word as a shell would need it typed; with control characters in it, as bash would. */
 function shellWord(text: string): string {
-  return /^[\w@%+=:,./~-]+$/.test(text) ? text : `'${text.replace(/'/g, "'\\''")}'`;
+  if (/^[\w@%+=:,./~-]+$/.test(text)) return text;
+  if (visible(text) === text) return `'${text.replace(/'/g, "'\\''")}'`;
+  return `$'${visible(text.replace(/[\\']/g, "\\$&"))}'`;
 }
 
 // ---- names ---------------------------------------------------------------------------------------------------------
@@ -295,7 +297,7 @@ function asciiSlug(text: string, max: number): string {
 /** Whether a word is one path segment that every system can keep (SPEC 3.3). */
 function isSafeSegment(text: string): boolean {
   return (
-    !/[/\\:*?"<>|\x00-\x1f\x7f]|^[._ -]|[. ]$|^$/.test(text) &&
+    !/[/\\:*?"<>|\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]|^[._ -]|[. ]$|^$/.test(text) &&
     !DEVICE.test(text.toLowerCase()) &&
     Buffer.byteLength(text) <= 200
   );
@@ -412,11 +414,11 @@ function splitMessage(text: string): { fields: Map<string, string>; body: string
 /** Adds `key: value`, or an item of a list below its key as people write it; returns the key. */
 function addField(fields: Map<string, string>, line: string, last: string): string {
   const item = /^- +(.*)$/.exec(line)?.[1];
-  if (item !== undefined && fields.has(last)) fields.set(last, `${fields.get(last)},${item}`);
+  if (item !== undefined && fields.has(last)) fields.set(last, oneLine(`${fields.get(last)},${item}`));
   const colon = item === undefined ? line.indexOf(":") : -1;
   const key = line.slice(0, Math.max(0, colon)).trim();
   if (colon <= 0 || fields.has(key)) return item === undefined ? "" : last;
-  fields.set(key, parseValue(line.slice(colon + 1).trim()));
+  fields.set(key, oneLine(parseValue(line.slice(colon + 1).trim())));
   return key;
 }
 
@@ -953,7 +955,12 @@ function parseMeta(text: string): Meta {
       ? members.filter((name) => typeof name === "string" && name.trim() !== "")
       : [];
     const line = (value: unknown): string => (typeof value === "string" ? oneLine(value) : "");
-    return { ...NO_META, members: [...new Set(names as string[])], topic: line(topic), created: line(created) };
+    return {
+      ...NO_META,
+      members: [...new Set((names as string[]).map(oneLine))],
+      topic: line(topic),
+      created: line(created),
+    };
   } catch {
     return { ...NO_META, problem: "is not a JSON object" };
   }
@@ -1818,14 +1825,21 @@ async function printDone(done: string, text: string | (() => string)): Promise<v
 function render(message: Message, token: string, body: string): string {
   const { seq, from, to, channel, file, ts, reply_to, status, title } = message;
   const answer = reply_to === null ? "" : `, reply to #${reply_to}`;
-  const who = `${from || "(nobody)"} -> ${to.join(", ") || "all"}`;
-  const head = `[${token}] #${seq} ${who}  ${channel}/${file}  ${ts}\n${title}  (${status || "no status"}${answer})\n`;
-  return `${visible(head)}\n${visible(body)}${body.endsWith("\n") ? "" : "\n"}\n[${token}] end of #${seq}\n`;
+  const who = `${field(from) || "(nobody)"} -> ${field(to.join(", ")) || "all"}`;
+  const head = `[${token}] #${seq} ${who}  ${field(`${channel}/${file}  ${ts}`)}`;
+  const about = `${field(title)}  (${field(status) || "no status"}${answer})`;
+  return `${head}\n${about}\n\n${visible(body)}${body.endsWith("\n") ? "" : "\n"}\n[${token}] end of #${seq}\n`;
+}
+
+/** A header's value on one line, and of a bearable length. */
+function field(text: string): string {
+  const line = visible(text).replace(/\n/g, " ");
+  return line.length <= LINE_MAX ? line : `${line.slice(0, LINE_MAX).toWellFormed()}...`;
 }
 
 /** A message that is larger than the whole budget: its beginning, and where the rest is. */
 function renderCut(message: Message, token: string, budget: number): string {
-  const head = render({ ...message, title: short(message.title), status: short(message.status) }, token, "");
+  const head = render(message, token, "");
   const whole = Buffer.from(visible(message.body));
   const room = Math.max(0, budget - Buffer.byteLength(head));
   const part = whole
@@ -1834,10 +1848,6 @@ function renderCut(message: Message, token: string, budget: number): string {
     .replace(/\ufffd+$/, "");
   const where = `[${token}] cut: ${Buffer.byteLength(part)} of ${whole.length} bytes shown; all of it: ${visible(message.path)}`;
   return `${head.slice(0, head.indexOf("\n\n") + 2)}${part}\n${where}\n[${token}] end of #${message.seq}\n`;
-}
-
-function short(text: string): string {
-  return text.length <= 200 ? text : `${text.slice(0, 200).toWellFormed()}...`;
 }
 
 /** Shows whole messages up to a budget of bytes, at least one; returns those whose bytes the system has taken. */
@@ -2741,6 +2751,15 @@ export async function main(args: readonly string[]): Promise<number> {
   }
 }
 
-if (process.argv[1] !== undefined && fs.realpathSync(process.argv[1]) === import.meta.filename) {
+/** Whether this file is the program that was started, and not a library that was imported. */
+function isProgram(): boolean {
+  try {
+    return fs.realpathSync(process.argv[1] ?? "") === import.meta.filename;
+  } catch {
+    return false; // `node -e` may be given any words
+  }
+}
+
+if (isProgram()) {
   void main(process.argv.slice(2)).then((code) => process.exit(code)); // all output was written synchronously: nothing is pending
 }
