@@ -797,13 +797,17 @@ function draftsIn(lock: string): string[] {
 
 /** Lets go of the lock, if it is still ours. Never fails: what is done is done, and what stays is stolen soon. */
 function release(draft: Draft): void {
+  closeAnyway(draft.fd);
+  removeAtLast(fs.unlinkSync, draft.path);
+  removeAtLast(fs.rmdirSync, draft.lock);
+}
+
+function closeAnyway(fd: number): void {
   try {
-    fs.closeSync(draft.fd);
+    fs.closeSync(fd);
   } catch {
     // closed all the same; a second try could close somebody else's
   }
-  removeAtLast(fs.unlinkSync, draft.path);
-  removeAtLast(fs.rmdirSync, draft.lock);
 }
 
 function removeAtLast(remove: (file: string) => void, file: string): void {
@@ -1198,10 +1202,9 @@ function publish(channel: Channel, draft: Draft, seen: Glance | undefined, unnum
     const message: Message = { ...unnumbered, seq, file, path: path.join(channel.path, file), ts: timestamp() };
     writeAll(draft.fd, formatMessage(message));
     fs.fsyncSync(draft.fd);
-    if (seq >= LARGE) forgetNewest(channel);
     try {
-      moveIntoPlace(draft.path, message.path);
-      if (seq >= LARGE) keepNewest(channel, draft, seq);
+      if (seq < LARGE) moveIntoPlace(draft.path, message.path);
+      else moveAndKeepNumber(channel, draft, message);
       return message;
     } catch (error) {
       if (!isCode(error, "EEXIST")) throw error;
@@ -1250,14 +1253,37 @@ function forgetNewest(channel: Channel): void {
   }
 }
 
-/** Moved out of the lock folder, so that a writer whose lock was stolen cannot; without it the next post lists. */
-function keepNewest(channel: Channel, draft: Draft, seq: number): void {
+/**
+ * Publishes in a large channel. What becomes `.newest` is made in the lock folder before the message is linked: a thief
+ * takes it away with the draft, so that a writer who slept through a theft cannot put an old number there.
+ */
+function moveAndKeepNumber(channel: Channel, draft: Draft, message: Message): void {
+  forgetNewest(channel);
   const made = draft.path.replace(/draft$/, "newest");
+  const fd = openIfPossible(made);
   try {
-    fs.writeFileSync(made, `${seq} ${fs.statSync(channel.path, { bigint: true }).mtimeNs}`, { flag: "wx" });
+    moveIntoPlace(draft.path, message.path);
+    if (fd !== undefined) keepNewest(channel, fd, made, message.seq);
+  } finally {
+    if (fd !== undefined) closeAnyway(fd);
+    removeAtLast(fs.unlinkSync, made);
+  }
+}
+
+function openIfPossible(file: string): number | undefined {
+  try {
+    return fs.openSync(file, "wx");
+  } catch {
+    return undefined; // it only saves time: without it the next post lists
+  }
+}
+
+function keepNewest(channel: Channel, fd: number, made: string, seq: number): void {
+  try {
+    writeAll(fd, `${seq} ${fs.statSync(channel.path, { bigint: true }).mtimeNs}`);
     fs.renameSync(made, newestPath(channel));
   } catch {
-    fs.rmSync(made, { force: true }); // it only saves time
+    // stolen, or no .cursors folder
   }
 }
 
@@ -1299,7 +1325,7 @@ function isStranger({ members }: Meta, name: string): boolean {
 function checkRecipients(channel: Channel, meta: Meta, to: readonly string[], notes: string[]): void {
   const known = [...meta.members, ...cursorNames(channel)];
   for (const name of to) {
-    if (known.some((other) => foldName(other) === name) || hasPosted(channel, name)) continue;
+    if (known.some((other) => foldName(other) === foldName(name)) || hasPosted(channel, name)) continue;
     const near = nearest(name, known);
     const hint = near === undefined ? "" : `; did you mean "${near}"?`;
     if (meta.members.length === 0) notes.push(`"${name}" has never posted or read in "${channel.name}"${hint}`);

@@ -218,6 +218,15 @@ test("post: who has posted or read in a channel may be written to, member or not
   assert.equal(chat(["post", "review", "--from", "alice", "--to", "carol", "--body", "b"]).status, 1, "carol is not carol-x");
 });
 
+test("post: a member is reached however the member list spells the name, and as it spells it", (t) => {
+  const { ok, at } = review(t);
+  fs.writeFileSync(at("review", "_meta.json"), '{"members": ["Dev", "alice"]}');
+  for (const to of ["Dev", "dev", "@DEV"]) {
+    assert.match(ok(["post", "review", "--from", "alice", "--to", to, "--body", "b"]), /\n  to Dev;/);
+  }
+  assert.equal(rows(ok(["read", "review", "--as", "dev", "--json"])).length, 3);
+});
+
 test("post: an unknown recipient in an open channel is a note, not a refusal", (t) => {
   const { ok, chat } = sandbox(t);
   ok(["init", "open"]);
