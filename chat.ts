@@ -1229,12 +1229,20 @@ const newestPath = (channel: Channel): string => path.join(channel.path, ".curso
  */
 function knownHighest(channel: Channel, seen: Glance | undefined): number | undefined {
   if (seen === undefined || monotonic() - seen.at > GLANCE_MS) return undefined;
-  const found = readRegular(newestPath(channel));
-  const [, seq, modified] = /^(\d{5,15}) (\d+)$/.exec(typeof found === "string" ? "" : found.bytes.toString()) ?? [];
+  const [, seq, modified] = /^(\d{5,15}) (\d+)$/.exec(readNewest(channel)) ?? [];
   if (modified === undefined) return undefined;
   const since = seen.modified - BigInt(modified);
   const coarse = seen.modified % 1_000_000n === 0n; // a file system that keeps whole seconds hides changes
   return since < 0n || since > TICK_NS || coarse ? undefined : Number(seq);
+}
+
+function readNewest(channel: Channel): string {
+  try {
+    const found = readRegular(newestPath(channel));
+    return typeof found === "string" ? "" : found.bytes.toString();
+  } catch {
+    return ""; // it only saves time
+  }
 }
 
 function glanceAt(channel: Channel): Glance | undefined {

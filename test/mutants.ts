@@ -1,0 +1,245 @@
+// Breaks chat.ts in one place at a time, in a copy, and shows that a test notices. Exits 1 when one goes unnoticed.
+// Run: npm run mutants [-- word ...]; words choose the mutants whose names hold one of them.
+import { spawn, spawnSync, type ChildProcess } from "node:child_process";
+import fs from "node:fs";
+import os from "node:os";
+import path from "node:path";
+import { cleanEnv, REPO } from "./helpers.ts";
+
+/** One breakage: `from` stands exactly once in chat.ts. */
+interface Mutant {
+  readonly name: string;
+  readonly from: string;
+  readonly to: string;
+  readonly tests: readonly string[]; // those that should notice, run first
+}
+
+const MUTANTS: readonly Mutant[] = [
+  {
+    name: "no lock: every writer makes one of its own",
+    from: "const draft = takeLock(lock);",
+    to: "const draft = takeLock(`${lock}.${nonce()}`);",
+    tests: ["schedules", "post", "lock"],
+  },
+  {
+    name: "no fence: the draft lies outside of the lock, where no thief takes it away",
+    from: "const file = path.join(lock, `${HOST}.${process.pid}.${nonce()}.draft`);",
+    to: "const file = path.join(lock, `../${HOST}.${process.pid}.${nonce()}.draft`);",
+    tests: ["schedules", "lock"],
+  },
+  {
+    name: "no look for a second draft in the lock",
+    from: "if (draftsIn(lock).every((name) => name === path.basename(draft.path))) return draft;",
+    to: "if (draftsIn(lock).length > 0) return draft;",
+    tests: ["schedules", "lock"],
+  },
+  {
+    name: "a robbed writer fails instead of starting over",
+    from: 'if (!isCode(error, "ESTOLEN") && (!isCode(error, "ENOENT") || isHeld(draft))) throw error;',
+    to: "throw error;",
+    tests: ["schedules", "lock"],
+  },
+  {
+    name: "stale by the date of the lock, not by watching it",
+    from: "return monotonic() - sight.since >= STALE_MS;",
+    to: "return Date.now() - Number(stat.mtimeMs) >= STALE_MS;",
+    tests: ["lock", "faults"],
+  },
+  {
+    name: "rename instead of link: what has the name is replaced",
+    from: "fs.linkSync(from, to);",
+    to: "fs.renameSync(from, to);",
+    tests: ["post", "channels", "schedules"],
+  },
+  {
+    name: "no second listing where numbers are missing",
+    from: "if (distinct < (entries.at(-1)?.seq ?? 0)) {",
+    to: "if (distinct < 0) {",
+    tests: ["library", "schedules", "faults"],
+  },
+  {
+    name: "the newest number that was kept is believed, though the folder has changed",
+    from: "return since < 0n || since > TICK_NS || coarse ? undefined : Number(seq);",
+    to: "return Number(seq);",
+    tests: ["hostile", "post", "schedules"],
+  },
+  {
+    name: "no comparison of the header's number with the name's",
+    from: "if (Number(number) !== seq) return",
+    to: "if (seq < 0) return",
+    tests: ["post", "read", "cursor"],
+  },
+  {
+    name: "cursor taken from a second listing, not from what was shown",
+    from: "const added = cursorOf([...batch.passed, ...shown], batch.shared);",
+    to: "const added = cursorOf(listMessages(channel).entries, batch.shared);",
+    tests: ["read", "wait", "schedules"],
+  },
+  {
+    name: "cursor written over what another session marked",
+    from: "const text = formatCursor(union(doubted ? NOTHING : disk.cursor, added));",
+    to: "const text = formatCursor(union(doubted ? NOTHING : batch.cursor.cursor, added));",
+    tests: ["cursor", "schedules"],
+  },
+  {
+    name: "marked before shown",
+    from: "const shown = new Set(await show(messages, call.json, budget));",
+    to: "for (const batch of peek ? [] : batches) await mark(batch, batch.messages);\n  const shown = new Set(await show(messages, call.json, budget));",
+    tests: ["read", "failures", "crash"],
+  },
+  {
+    name: "budget ignored",
+    from: "(json ? Infinity : BUDGET)",
+    to: "Infinity",
+    tests: ["read", "hostile"],
+  },
+  {
+    name: "line breaks in a header value not folded",
+    from: 'return text.replace(LINE_BREAKS, " ").toWellFormed();',
+    to: "return text.toWellFormed();",
+    tests: ["hostile", "cli"],
+  },
+  {
+    name: "borders without a token of the run",
+    from: "const token = nonce().slice(0, 8);",
+    to: 'const token = "abcd1234";',
+    tests: ["hostile", "read"],
+  },
+  {
+    name: "claim without a look for who has the task",
+    from: "if (others.length > 0) refuse(",
+    to: "if (others.length < 0) refuse(",
+    tests: ["claim", "schedules"],
+  },
+  {
+    name: "claim that does not ask whether the lock was held to the end",
+    from: "assertHeld(draft);",
+    to: "",
+    tests: ["schedules", "claim"],
+  },
+  {
+    name: "wait that does not notice that its parent has gone",
+    from: "if (orphan || moved || process.ppid !== parent) {",
+    to: "if (orphan && !orphan) {",
+    tests: ["wait", "faults"],
+  },
+];
+
+const LIMIT_MS = 600_000; // of one test file
+
+/** The text of chat.ts with one mutation; throws unless there is exactly one place for it. */
+function mutate(source: string, { name, from, to }: Mutant): string {
+  const parts = source.split(from);
+  if (parts.length !== 2) throw new Error(`mutant "${name}": ${from} stands ${parts.length - 1} times in chat.ts`);
+  return parts.join(to);
+}
+
+/** A copy that can be built and tested: with the modules, the reference beside it, and a git of its own. */
+function copyProject(scratch: string, name: string): string {
+  const project = path.join(scratch, name);
+  const left = [".git", "dist", "node_modules"].map((entry) => path.join(REPO, entry));
+  fs.cpSync(REPO, project, { recursive: true, filter: (file) => !left.includes(file) });
+  fs.symlinkSync(path.join(REPO, "node_modules"), path.join(project, "node_modules"));
+  spawnSync("git", ["init", "-q"], { cwd: project });
+  spawnSync("git", ["add", "-A"], { cwd: project });
+  return project;
+}
+
+function build(project: string, source: string): void {
+  fs.writeFileSync(path.join(project, "chat.ts"), source);
+  const { status, stderr } = spawnSync(process.execPath, ["build.mjs"], { cwd: project, encoding: "utf8" });
+  if (status !== 0) throw new Error(`the copy cannot be built: ${stderr}`);
+}
+
+/** Ends a test run with all that it started; it leads a process group of its own. */
+function end(run: ChildProcess): void {
+  try {
+    process.kill(-run.pid!, "SIGKILL");
+  } catch {
+    // it has ended by itself
+  }
+}
+
+/** Runs one test file until its first failure; resolves with that test's name, or undefined if all passed. */
+function firstFailure(project: string, file: string): Promise<string | undefined> {
+  const env = cleanEnv({
+    TMPDIR: path.join(project, "..", "t"),
+    AGENT_CHAT_BIN: undefined,
+    NODE_TEST_CONTEXT: undefined,
+  });
+  const args = ["--import", "tsx", "--test", "--test-reporter=tap", file];
+  const run = spawn(process.execPath, args, { cwd: project, env, detached: true, stdio: ["ignore", "pipe", "ignore"] });
+  return new Promise((resolve) => {
+    const settle = (failure: string | undefined): void => {
+      clearTimeout(timer);
+      end(run);
+      resolve(failure);
+    };
+    const timer = setTimeout(settle, LIMIT_MS, `${file} took over ${LIMIT_MS / 1000} s`);
+    let output = "";
+    run.stdout.setEncoding("utf8").on("data", (text: string) => {
+      const failed = /^\s*not ok \d+ - (.*)\n/m.exec((output += text));
+      if (failed !== null) settle(failed[1]);
+    });
+    run.once("close", (code) => settle(code === 0 ? undefined : `${file} exited ${code}`));
+  });
+}
+
+/** The test files, expected ones first. */
+function ordered(files: readonly string[], { tests }: Mutant): string[] {
+  const rank = (file: string): number => tests.indexOf(path.basename(file, ".test.ts")) + 1 || Infinity;
+  return [...files].sort((a, b) => (rank(a) === rank(b) ? 0 : rank(a) - rank(b)));
+}
+
+/** Runs test files for a mutant until one fails; a file that fails without any mutant proves nothing and is an error. */
+async function kill(
+  copies: { broken: string; whole: string },
+  files: readonly string[],
+  trusted: Set<string>,
+): Promise<string | undefined> {
+  for (const file of files) {
+    const failure = await firstFailure(copies.broken, file);
+    if (failure === undefined) continue;
+    const sound = trusted.has(file) ? undefined : await firstFailure(copies.whole, file);
+    if (sound !== undefined) throw new Error(`${file} fails without any mutant: ${sound}`);
+    trusted.add(file);
+    return failure;
+  }
+  return undefined;
+}
+
+function chosen(words: readonly string[]): readonly Mutant[] {
+  return MUTANTS.filter(({ name }) => words.length === 0 || words.some((word) => name.includes(word)));
+}
+
+async function tryAll(scratch: string, words: readonly string[]): Promise<number> {
+  const source = fs.readFileSync(path.join(REPO, "chat.ts"), "utf8");
+  const mutated = new Map(MUTANTS.map((mutant) => [mutant, mutate(source, mutant)]));
+  const shared = path.join(REPO, "..", "shared");
+  if (fs.existsSync(shared)) fs.symlinkSync(shared, path.join(scratch, "shared"));
+  fs.mkdirSync(path.join(scratch, "t"));
+  const copies = { broken: copyProject(scratch, "broken"), whole: copyProject(scratch, "whole") };
+  build(copies.whole, source);
+  const files = fs
+    .readdirSync(path.join(REPO, "test"))
+    .filter((file) => file.endsWith(".test.ts"))
+    .map((file) => `test/${file}`);
+  const trusted = new Set<string>();
+  let survived = 0;
+  console.log("| mutant | killed by |\n| --- | --- |");
+  for (const mutant of chosen(words)) {
+    build(copies.broken, mutated.get(mutant)!);
+    const killer = await kill(copies, ordered(files, mutant), trusted);
+    if (killer === undefined) survived += 1;
+    console.log(`| ${mutant.name} | ${killer ?? "SURVIVED"} |`);
+  }
+  return survived;
+}
+
+const scratch = fs.mkdtempSync(path.join(os.tmpdir(), "mutants-"));
+fs.chmodSync(scratch, 0o755); // a test becomes somebody without rights, who runs the program all the same
+try {
+  process.exitCode = (await tryAll(scratch, process.argv.slice(2))) === 0 ? 0 : 1;
+} finally {
+  fs.rmSync(scratch, { recursive: true, force: true });
+}

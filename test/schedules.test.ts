@@ -1,0 +1,300 @@
+// The lock, cursors and tasks, proven on the real code: every order of steps that a scenario can have, or many by chance.
+// LONG=1 explores more; SEED=n repeats a sample; REPLAY='...', as a failure prints it, runs one schedule.
+import assert from "node:assert/strict";
+import fs from "node:fs";
+import { createRequire } from "node:module";
+import path from "node:path";
+import { after, test } from "node:test";
+import type * as Chat from "../chat.ts";
+import { closeSeats, DEAD_PID, explore, LONG, PROGRAM, sample, stage } from "./steps.ts";
+import type { Actor, Role, Run, Step } from "./steps.ts";
+
+const chat = createRequire(import.meta.url)(PROGRAM) as typeof Chat;
+
+after(closeSeats);
+
+// ---- who takes part ------------------------------------------------------------------------------------------------
+
+type Extra = Partial<Pick<Role, "after" | "kill" | "every" | "pid" | "links" | "torn">>;
+
+const NAMES: Readonly<Record<string, string>> = { a: "ann", b: "bob", c: "cid" };
+
+function writer(actor: string, extra: Extra & { titles?: readonly string[]; as?: string } = {}): Role {
+  return { actor, does: "post", as: NAMES[actor]!, titles: ["hello"], ...extra };
+}
+
+function reader(actor: string, extra: Extra & { times?: number; only?: readonly number[] } = {}): Role {
+  return { actor, does: "read", as: "rob", ...extra };
+}
+
+function claimer(actor: string, extra: Extra & { as?: string } = {}): Role {
+  return { actor, does: "claim", as: NAMES[actor]!, task: "12", ...extra };
+}
+
+function message(seq: number, from: string, body: string): string {
+  const ts = "2026-11-29T12:00:00+00:00";
+  return `---\nseq: ${seq}\nfrom: ${from}\nto: all\nchannel: c\nts: ${ts}\nstatus: discussion\ntitle: t\n---\n${body}\n`;
+}
+
+const TWO_MESSAGES = { "0001-ann-t.md": message(1, "ann", "one"), "0002-ann-t.md": message(2, "ann", "two") };
+
+// ---- what must be true after every schedule ------------------------------------------------------------------------
+
+function actorsWho(run: Run, does: Role["does"]): Actor[] {
+  return run.actors.filter(({ role }) => role.does === does);
+}
+
+/** Whether an actor came to its end without an error. */
+function isDone({ ended }: Actor): boolean {
+  return ended !== undefined && !("code" in ended);
+}
+
+/** What an actor returned; `undefined` where it was killed. Fails the schedule where it threw. */
+function valueOf({ role, ended = {} }: Actor): unknown {
+  if ("code" in ended) assert.fail(`${role.actor} failed: ${ended.code}, ${ended.message}`);
+  return ended.value;
+}
+
+/** Whether a step did something to a file, and it went well. */
+function did({ call, result }: Step, op: string, file: RegExp): boolean {
+  return result === "ok" && call.op === op && file.test(call.files.at(-1) ?? "");
+}
+
+/** Something that others than the suspended actor did. */
+function othersDid(op: string, file: RegExp): (run: Run) => boolean {
+  return ({ steps, scenario }) => steps.some((step) => step.actor !== scenario.suspend?.actor && did(step, op, file));
+}
+
+const PUBLISHED = ["link", /^\d+-/] as const;
+const STOLEN = ["rename", /_seq\.lock\./] as const;
+const CLAIMED = ["rename", /CLAIMED/] as const;
+const MARKED = ["rename", /\.txt$/] as const;
+
+/** Files that were there before, or that somebody without our code put there: they are as they were made. */
+function checkForeign(run: Run): string[] {
+  const put = actorsWho(run, "put")
+    .filter(isDone)
+    .flatMap(({ role }) => (role.does === "put" ? [[role.file, role.text] as const] : []));
+  const files = [...Object.entries(run.scenario.files ?? {}), ...put].filter(([file]) => /^\d/.test(file));
+  for (const [file, text] of files) {
+    assert.equal(fs.readFileSync(path.join(run.channel.path, file), "utf8"), text, `${file} was changed`);
+  }
+  return files.map(([file]) => file);
+}
+
+/** Every message is whole, numbered from `first` on without a hole, what its writer was told, and delivered once. */
+function checkMessages(run: Run, first: number): void {
+  const { messages, notes } = chat.lastMessages(run.channel, Infinity);
+  const killed = run.actors.find(({ state }) => state === "killed")?.role;
+  if (killed?.links !== false) assert.deepEqual(notes, [], "a file only looks like a message");
+  assert.deepEqual(messages.map(({ seq }) => seq), messages.map((_, i) => first + i), "numbers are shared or missing");
+  const foreign = checkForeign(run);
+  const posted = messages.filter(({ file }) => !foreign.includes(file));
+  for (const { body, title } of posted) assert.match(body, new RegExp(`^${title} from [a-z]\n$`), "a body is not whole");
+  const told = actorsWho(run, "post").flatMap((actor) => (valueOf(actor) as string[] | undefined) ?? []);
+  const owed = posted.filter(({ body }) => body.at(-2) !== killed?.actor).map(({ file }) => file);
+  assert.deepEqual(owed.sort(), told.sort(), "what is there is not what writers were told");
+  const delivered = chat.read(run.channel, "zoe").messages.map(({ file }) => file);
+  assert.deepEqual(delivered, messages.map(({ file }) => file), "an addressee is not shown every message once");
+}
+
+/** Nothing is left behind but, by who was killed, a stolen lock on its way out, which is in nobody's way. */
+function checkLeftovers({ channel, actors }: Run): void {
+  const names = fs.readdirSync(channel.path).filter((name) => !/^(\d+-.*\.md|task-.*\.md|_meta\.json|\.cursors)$/.test(name));
+  const inside = fs.readdirSync(path.join(channel.path, ".cursors")).filter((name) => !/^([a-z]+\.txt|\.newest)$/.test(name));
+  const killed = actors.some(({ state }) => state === "killed");
+  const left = [...names, ...inside].filter((name) => !(killed && /\.lock\./.test(name)));
+  assert.deepEqual(left, [], "something was left behind");
+}
+
+/** 5 s pass for nobody, unless an actor was suspended or killed: then once, for the lock that it left. */
+function checkPace({ steps, scenario }: Run): void {
+  const stopped = scenario.suspend !== undefined || steps.some(({ how }) => how === "kill");
+  const jumps = steps.filter(({ how }) => how === "jump").length;
+  if (scenario.jumps === undefined) assert.ok(jumps <= (stopped ? 1 : 0), `5 s passed ${jumps} times`);
+}
+
+function numbered(first = 1): (run: Run) => void {
+  return (run) => {
+    checkMessages(run, first);
+    checkLeftovers(run);
+    checkPace(run);
+  };
+}
+
+/** The messages that were shown to a reader, in that order. */
+function shownTo({ steps }: Run, reader: Actor): string[] {
+  return steps.filter(({ actor, call }) => actor === reader.role.actor && call.op === "show").map(({ call }) => call.files[0]!);
+}
+
+/** Each session is shown a message at most once and in order; what it was shown is marked; the rest is unread. */
+function delivered(run: Run): void {
+  const unread = chat.read(run.channel, "rob").messages.map(({ file }) => file);
+  const seen = new Set(unread);
+  for (const reader of actorsWho(run, "read")) {
+    const shown = shownTo(run, reader);
+    assert.deepEqual(shown, [...new Set(shown)].sort(), "a message was shown again, or too late");
+    if (reader.state === "ended") assert.deepEqual(shown.filter((file) => unread.includes(file)), [], "a mark was lost");
+    for (const file of shown) seen.add(file);
+    valueOf(reader);
+  }
+  const { messages } = chat.lastMessages(run.channel, Infinity);
+  assert.deepEqual([...seen].sort(), messages.map(({ file }) => file), "a message is neither shown nor unread");
+  checkLeftovers(run);
+  checkPace(run);
+}
+
+/** After a reader that was killed: shown again is only what it had shown and not yet marked. */
+function deliveredAgain(run: Run): void {
+  delivered(run);
+  const [first, second] = actorsWho(run, "read").map((reader) => shownTo(run, reader));
+  const marked = run.steps.some((step) => step.actor === "r" && did(step, ...MARKED));
+  const twice = first!.filter((file) => second!.includes(file));
+  assert.deepEqual(twice, marked ? [] : first, "a message was shown twice without need");
+}
+
+/** One claimer has the task, and knows it; the others were told so; no text of a task is lost. */
+function owned(run: Run): void {
+  const names = fs.readdirSync(run.channel.path).filter((name) => name.startsWith("task-"));
+  const claims = names.filter((name) => name.includes("CLAIMED"));
+  const claimers = actorsWho(run, "claim");
+  const told = claimers.filter(isDone).map(valueOf);
+  const codes = claimers.flatMap(({ ended }) => (ended !== undefined && "code" in ended ? [ended.code] : []));
+  assert.equal(claims.length, 1, `${claims.length} owners: ${names.join(", ")}`);
+  assert.deepEqual([...new Set(told)], claims, "who was told that the task is theirs does not have it");
+  assert.deepEqual(codes.filter((code) => code !== "taken"), [], "a claimer failed");
+  const texts = names.map((name) => fs.readFileSync(path.join(run.channel.path, name), "utf8")).sort();
+  const again = actorsWho(run, "put").some(isDone);
+  assert.deepEqual(texts, again ? ["again\n", "first\n"] : ["first\n"], "a task was lost or doubled");
+  checkLeftovers(run);
+  checkPace(run);
+}
+
+// ---- numbers -------------------------------------------------------------------------------------------------------
+
+const check = numbered();
+const dead = { pid: DEAD_PID };
+const unlinked = { links: false };
+
+test("lock: two writers, in every order of their steps, never share a number", async (t) => {
+  await explore(t, { title: "two writers", roles: [writer("a"), writer("b")], check });
+  const roles = [writer("a", unlinked), writer("b", unlinked)];
+  await explore(t, { title: "two writers without hard links", roles, check });
+});
+
+test("lock: a writer suspended at any step, whose lock is stolen, publishes nothing it had decided before", async (t) => {
+  const suspend = { actor: "a", until: othersDid(...PUBLISHED) };
+  await explore(t, { title: "one of two suspended", roles: [writer("a"), writer("b")], suspend, check });
+  await explore(t, { title: "one of two seemingly dead", roles: [writer("a", dead), writer("b")], suspend, check });
+  const roles = [writer("a", unlinked), writer("b", unlinked)];
+  const renamed = { actor: "a", until: othersDid("rename", /^\d+-/) };
+  await explore(t, { title: "one of two suspended without hard links", roles, suspend: renamed, check });
+});
+
+test("lock: two writers who steal it from each other at any moment never share a number", async (t) => {
+  const thieves = { title: "two thieves", roles: [writer("a", dead), writer("b", dead)], check };
+  const sleepers = { title: "two slow thieves", roles: [writer("a"), writer("b")], jumps: 2, check };
+  for (const scenario of [thieves, sleepers]) {
+    if (LONG) await explore(t, { ...scenario, title: `${scenario.title}, bounded`, preemptions: 3 });
+    await sample(t, scenario, LONG ? 20_000 : 600);
+  }
+});
+
+test("lock: a writer killed at any step costs the next one 5 s at most, and no number", async (t) => {
+  for (const [title, how] of Object.entries({ "one killed": {}, "one killed and known dead": dead, "one killed without hard links": unlinked })) {
+    const roles = [writer("a", { kill: true, every: true, ...how }), writer("b", { after: "a", ...how })];
+    await explore(t, { title, roles, check });
+  }
+  const roles = [writer("a", { kill: true }), writer("b"), writer("c", { after: "ab" })];
+  await sample(t, { title: "one of two killed", roles, check }, LONG ? 3_000 : 100);
+});
+
+test("lock: three writers never share a number, one of them suspended across a theft or not", async (t) => {
+  const roles = [writer("a"), writer("b"), writer("c")];
+  await sample(t, { title: "three writers", roles, check }, LONG ? 20_000 : 400);
+  const suspend = { actor: "a", until: othersDid(...STOLEN) };
+  await sample(t, { title: "one of three suspended", roles, suspend, check }, LONG ? 20_000 : 800);
+});
+
+/** The bad orders of shared/lock_model.py without the look: a late rmdir meets a fresh lock, two drafts one folder. */
+test("lock: two drafts that meet in one folder do not both publish", async (t) => {
+  const end = "(none)";
+  const two = { title: "two drafts meet", roles: [writer("a"), writer("b")], jumps: 1, check };
+  const fresh = [["b", "create"], ["a", "create"], ["a", "readdir _seq.lock"], ["b", "readdir _seq.lock"]] as const;
+  await stage(t, two, ["a", "link"], ...fresh, ["b", "link"], ["a", "link"], ["a", end], ["b", end]);
+  const roles = [writer("a"), writer("b"), writer("c")];
+  const three = { title: "a third draft", roles, jumps: 1, check };
+  const meet = [["c", "create"], ["b", "readdir _seq.lock"], ["c", "readdir _seq.lock"]] as const;
+  await stage(t, three, ["a", "rmdir"], ["b", "create"], ["a", end], ...meet, ["b", "link"], ["c", "link"], ["b", end], ["c", end]);
+});
+
+test("lock: a writer never replaces a file that takes the name it is about to give", async (t) => {
+  const file = "0001-ann-hello.md";
+  const git: Role = { actor: "g", does: "put", file, text: message(1, "ann", "by git") };
+  await explore(t, { title: "a writer and git", roles: [writer("a"), git], check });
+});
+
+test("lock: in a channel too large to list each time, writers never share a number", async (t) => {
+  const files = { "50000-old-t.md": message(50_000, "old", "hello") };
+  const roles = [writer("a"), writer("b", { titles: ["one", "two"] })];
+  const large = { roles, files, check: numbered(50_000) };
+  await sample(t, { title: "two in a large channel", ...large }, LONG ? 20_000 : 400);
+  const suspend = { actor: "a", until: othersDid(...PUBLISHED) };
+  await sample(t, { title: "one of two suspended in a large channel", ...large, suspend }, LONG ? 20_000 : 1_500);
+});
+
+// ---- delivery ------------------------------------------------------------------------------------------------------
+
+test("cursor: a reader is shown every message once and in order, however it meets a writer", async (t) => {
+  const roles = [writer("a", { titles: ["one", "two"] }), reader("r", { times: 2 })];
+  await explore(t, { title: "a writer and a reader", roles, check: delivered });
+  const torn = [writer("a", { titles: ["one", "two"] }), reader("r", { times: 2, torn: true })];
+  await explore(t, { title: "a writer and a reader of torn listings", roles: torn, check: delivered });
+});
+
+test("cursor: after a reader killed at any step, only what it had shown and not marked is shown again", async (t) => {
+  for (const [title, how] of Object.entries({ "a reader killed": {}, "a reader killed and known dead": dead })) {
+    const killed = reader("r", { kill: true, every: true, ...how });
+    const roles = [killed, writer("a", { after: "r" }), reader("s", { after: "ra" })];
+    await explore(t, { title, roles, files: TWO_MESSAGES, check: deliveredAgain });
+  }
+});
+
+test("cursor: two readers under one name never undo each other's marks", async (t) => {
+  const both = [reader("r"), reader("s")];
+  const each = [reader("r", { only: [1] }), reader("s", { only: [2] })];
+  const suspend = { actor: "r", until: othersDid(...MARKED) };
+  const files = TWO_MESSAGES;
+  await explore(t, { title: "two readers", roles: both, files, check: delivered });
+  await explore(t, { title: "two readers of one message each", roles: each, files, check: delivered });
+  await explore(t, { title: "one of two readers suspended", roles: each, files, suspend, check: delivered });
+  const wrong = { ...files, ".cursors/rob.txt": "99" };
+  await explore(t, { title: "two readers with a wrong cursor", roles: each, files: wrong, check: delivered });
+});
+
+// ---- tasks ---------------------------------------------------------------------------------------------------------
+
+const TASK = { "task-12.md": "first\n" };
+const again: Role = { actor: "p", does: "put", file: "task-12.md", text: "again\n" };
+
+test("claim: of two claimers one gets the task, and the other is told who has it", async (t) => {
+  await explore(t, { title: "two claimers", roles: [claimer("a"), claimer("b")], files: TASK, check: owned });
+  const sessions = [claimer("a"), claimer("b", { as: "ann" })];
+  await explore(t, { title: "two claimers under one name", roles: sessions, files: TASK, check: owned });
+});
+
+test("claim: a task has one owner, though it is made anew and a claimer suspended at any step", async (t) => {
+  const roles = [claimer("a"), claimer("b"), again];
+  const task = { roles, files: TASK, check: owned };
+  await explore(t, { title: "a task made anew", ...task });
+  const suspend = { actor: "a", until: othersDid(...CLAIMED) };
+  await explore(t, { title: "a task made anew, a claimer suspended", ...task, suspend });
+  const thieves = [claimer("a", dead), claimer("b", dead), again];
+  await sample(t, { title: "a task made anew, and thieves", ...task, roles: thieves }, LONG ? 20_000 : 800);
+});
+
+test("claim: a claimer who wakes up to a task that was claimed and made anew gives it back", async (t) => {
+  const roles = [claimer("a"), claimer("b"), again];
+  const scenario = { title: "a late claim", roles, files: TASK, jumps: 1, check: owned };
+  await stage(t, scenario, ["a", "rename"], ["b", "(none)"], ["p", "(none)"], ["a", "(none)"]);
+});
