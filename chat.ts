@@ -826,7 +826,11 @@ function isHeld(draft: Draft): boolean {
 
 /** After a rename decided under the lock: was the lock ours all the time? If not, the decision is made again. */
 function assertHeld(draft: Draft): void {
-  if (!isHeld(draft)) throw Object.assign(new Error("the lock was stolen"), { code: "ESTOLEN" });
+  if (!isHeld(draft)) startOver();
+}
+
+function startOver(): never {
+  throw Object.assign(new Error("the lock was stolen"), { code: "ESTOLEN" });
 }
 
 /** Stale: its writers are dead on this host, or it has stood unchanged for 5 s while we watched (SPEC 5.4). */
@@ -1048,15 +1052,16 @@ export interface Listing {
  * Throws `gone` where the folder is no longer there.
  */
 export function listMessages(channel: Channel): Listing {
-  const names = new Set(listNames(channel));
-  let entries = parseEntries(names);
-  const distinct = new Set(entries.map((entry) => entry.seq)).size;
-  if (distinct < (entries.at(-1)?.seq ?? 0)) {
-    for (const name of listNames(channel)) names.add(name);
-    entries = parseEntries(names);
-  }
-  const strays = [...names].filter((name) => ALMOST.test(name) && !ENTRY.test(name));
-  return { entries, strays };
+  const names = listNames(channel);
+  const listing = parseNames(names);
+  if (!hasHoles(listing.entries)) return listing;
+  return parseNames([...new Set([...names, ...listNames(channel)])]);
+}
+
+function hasHoles(entries: readonly Entry[]): boolean {
+  let distinct = 0;
+  for (let i = 0; i < entries.length; i++) if (entries[i]!.seq !== entries[i - 1]?.seq) distinct++;
+  return distinct < (entries.at(-1)?.seq ?? 0);
 }
 
 function listNames(channel: Channel): string[] {
@@ -1068,13 +1073,20 @@ function listNames(channel: Channel): string[] {
   }
 }
 
-function parseEntries(names: Iterable<string>): Entry[] {
-  const entries: Entry[] = [];
+function parseNames(names: readonly string[]): Listing {
+  const [entries, strays]: [Entry[], string[]] = [[], []];
+  let sorted = true; // as most systems list them: then there is nothing to sort
   for (const file of names) {
     const match = ENTRY.exec(file);
-    if (match !== null && Number(match[1]) > 0) entries.push({ seq: Number(match[1]), file });
+    if (match !== null && match[1] !== "0000") {
+      const seq = Number(match[1]);
+      const last = entries.at(-1);
+      sorted &&= last === undefined || last.seq < seq || (last.seq === seq && last.file < file);
+      entries.push({ seq, file });
+    } else if (ALMOST.test(file)) strays.push(file);
   }
-  return entries.sort((a, b) => a.seq - b.seq || (a.file < b.file ? -1 : 1));
+  if (!sorted) entries.sort((a, b) => a.seq - b.seq || (a.file < b.file ? -1 : 1));
+  return { entries, strays };
 }
 
 /** Opens a file that has a message's name: a message only if it is a regular file whose closed header agrees. */
@@ -1489,6 +1501,7 @@ const INTERVAL_MIN_S = 0.02;
 const INTERVAL_MAX_S = 60;
 const FRESH_MS = 2_000; // a folder's mtime may be this coarse: one so young may hide a second change
 const RELIST_MS = 5_000; // for file systems whose mtime does not tell
+const OWNER_MS = 2_000; // between looks at who started a wait
 const WRITING_MS = 50; // the reference writes a message in far less
 const HALF_WRITTEN_MS = 2_000; // a file that is still no message after this long is named
 
@@ -1605,6 +1618,7 @@ interface Watch {
   readonly notes: Map<string, number>; // when each was first seen
   readonly told: Set<string>;
   folder: number | undefined; // its inode: a replaced folder is another channel
+  size: number; // how many names it held when last listed
   modified: number;
   listedAt: number;
   newest: number;
@@ -1644,6 +1658,7 @@ function openWatch(channel: Channel, agent: Name): Watch {
     notes: new Map(),
     told: new Set(),
     folder: undefined,
+    size: -1,
     modified: NaN,
     listedAt: -Infinity,
     newest: 0,
@@ -1672,8 +1687,11 @@ function hasChanged(watch: Watch): boolean {
   }
   const settled = stat.mtimeMs === watch.modified && Math.abs(Date.now() - stat.mtimeMs) >= FRESH_MS;
   if (settled && monotonic() - watch.listedAt < RELIST_MS) return false;
-  Object.assign(watch, { folder: stat.ino, modified: stat.mtimeMs, listedAt: monotonic() });
-  return true;
+  // Where the mtime says that nothing came, counting is enough to see that it lied: messages are only ever added.
+  const size = settled ? listNames(channel).filter((name) => name.endsWith(".md")).length : -1;
+  const changed = size < 0 || size !== watch.size || watch.notes.size > 0;
+  Object.assign(watch, { folder: stat.ino, modified: stat.mtimeMs, listedAt: monotonic(), size });
+  return changed;
 }
 
 /** A file that is being written is not yet odd: it is named once it has stayed so, or when the wait ends. */
@@ -1743,14 +1761,18 @@ function listTasks(channel: Channel): Map<string, TaskFile[]> {
  */
 export async function claim(channel: Channel, agent: string, task: string, { signal }: Blocking = {}): Promise<Claim> {
   const [name, id] = [parseName("agent", agent), parseTask(task)];
-  const renamed = { here: false };
+  const renamed: Renamed = { here: false, kept: false };
   return explainingLater(`claim task-${id}`, () =>
     withLock(numberLock(channel), signal, (draft) => {
       const open = `task-${id}.md`;
       const mine = `task-${id}.CLAIMED-${name}.md`;
       const files = listTasks(channel).get(id) ?? [];
       const others = files.filter(({ state, file }) => state !== "open" && file !== mine);
-      if (others.length > 0) refuse(channel, id, others, renamed.here ? mine : undefined);
+      if (others.length > 0 && renamed.here && !renamed.kept) {
+        giveBack(path.join(channel.path, mine), path.join(channel.path, open), renamed);
+        startOver();
+      }
+      if (others.length > 0) refuse(channel, id, others);
       const already = files.some(({ file }) => file === mine);
       if (!already) take(channel, id, open, mine, renamed);
       assertHeld(draft);
@@ -1765,7 +1787,7 @@ export async function claim(channel: Channel, agent: string, task: string, { sig
   );
 }
 
-function take(channel: Channel, id: string, open: string, mine: string, renamed: { here: boolean }): void {
+function take(channel: Channel, id: string, open: string, mine: string, renamed: Renamed): void {
   const from = path.join(channel.path, open);
   const stat = fs.lstatSync(from, { throwIfNoEntry: false });
   if (stat !== undefined && !stat.isFile()) throw new ChatError("no_task", `${quoted(from)} is not a regular file`);
@@ -1776,37 +1798,45 @@ function take(channel: Channel, id: string, open: string, mine: string, renamed:
     if (!isCode(error, "ENOENT")) throw error;
     // The reference renames without our lock, and may have been a moment quicker.
     const winners = (listTasks(channel).get(id) ?? []).filter(({ state }) => state !== "open");
-    if (winners.length > 0) refuse(channel, id, winners, undefined);
-    const tasks = [...listTasks(channel)]
-      .filter(([, files]) => files.every(({ state }) => state === "open"))
-      .map(([open]) => open);
+    if (winners.length > 0) refuse(channel, id, winners);
+    const tasks = openTasks(channel);
     const there = tasks.length === 0 ? "no task is open" : `open: ${tasks.join(", ")}`;
-    throw new ChatError(
-      "no_task",
-      `no task "${id}" in ${channel.path}; ${there}`,
-      tasks[0] && `agent-chat claim ${shellWord(channel.name)} ${tasks[0]}`,
-    );
+    throw new ChatError("no_task", `no task "${id}" in ${channel.path}; ${there}`, claimAnother(channel, tasks));
   }
 }
 
-/** Says who has a task. A rename of ours that came after a theft of the lock, too late, is taken back first. */
-function refuse(channel: Channel, id: string, others: readonly TaskFile[], mine: string | undefined): never {
-  if (mine !== undefined) giveBack(path.join(channel.path, mine), path.join(channel.path, `task-${id}.md`));
-  const who = others.map(({ state, owner }) => `${state === "done" ? "finished by" : "claimed by"} ${visible(owner)}`);
-  throw new ChatError(
-    "taken",
-    `task-${id} is ${who.join(" and ")}: ${path.join(channel.path, others[0]!.file)}`,
-    "take another task",
-  );
+function openTasks(channel: Channel): string[] {
+  const tasks = [...listTasks(channel)].filter(([, files]) => files.every(({ state }) => state === "open"));
+  return tasks.map(([id]) => id);
 }
 
-function giveBack(mine: string, open: string): void {
+function claimAnother(channel: Channel, [first]: readonly string[]): string | undefined {
+  return first && `agent-chat claim ${shellWord(channel.name)} ${first}`;
+}
+
+function refuse(channel: Channel, id: string, others: readonly TaskFile[]): never {
+  const who = others.map(({ state, owner }) => `${state === "done" ? "finished by" : "claimed by"} ${visible(owner)}`);
+  const message = `task-${id} is ${who.join(" and ")}: ${path.join(channel.path, others[0]!.file)}`;
+  throw new ChatError("taken", message, claimAnother(channel, openTasks(channel)));
+}
+
+/** What one claim has done so far, over all the locks it had. */
+interface Renamed {
+  here: boolean; // the task's file carries our name, by our doing
+  kept: boolean; // and it could not be given back: the task was made anew with another text
+}
+
+/** Undoes a rename that came after a theft, too late. If the other's did too, both give back, and one gets it anew. */
+function giveBack(mine: string, open: string, renamed: Renamed): void {
   try {
     moveIntoPlace(mine, open);
   } catch (error) {
-    if (!isCode(error, "EEXIST")) throw error; // made anew once more: what we hold is a copy of it
+    if (!isCode(error, "EEXIST")) throw error;
+    renamed.kept = !fs.readFileSync(mine).equals(fs.readFileSync(open));
   }
+  if (renamed.kept) return;
   removeIfPresent(fs.unlinkSync, mine);
+  renamed.here = false;
 }
 
 // ---- output --------------------------------------------------------------------------------------------------------
@@ -1966,10 +1996,21 @@ interface Process {
   readonly session: number;
 }
 
+/** The first bytes of a file that does not tell its size; Node's own readers would set 64 KB aside for it. */
+function readStart(file: string): string {
+  const fd = fs.openSync(file, "r");
+  try {
+    const bytes = Buffer.alloc(1024);
+    return bytes.toString("latin1", 0, fs.readSync(fd, bytes, 0, bytes.length, 0));
+  } finally {
+    fs.closeSync(fd);
+  }
+}
+
 /** What Linux says of a process; undefined elsewhere, and when it has ended. */
 function inspectProcess(pid: number): Process | undefined {
   try {
-    const stat = fs.readFileSync(`/proc/${pid}/stat`, "latin1");
+    const stat = readStart(`/proc/${pid}/stat`);
     const [, parent, group, session] = stat
       .slice(stat.lastIndexOf(")") + 2)
       .split(" ")
@@ -2458,7 +2499,7 @@ async function showThreads(call: Call, channels: readonly Channel[], budget: num
   if (messages.length === 0) call.note(`no messages in ${channels.map((channel) => channel.path).join(", ")}`);
 }
 
-/** Waits, and looks after who is waiting for the output: once a second, and once more before anything is shown. */
+/** Waits, and looks after who is waiting for the output: now and then, and always before anything is shown. */
 async function waitOwned(
   stop: AbortController,
   assertOwned: () => void,
@@ -2471,7 +2512,7 @@ async function waitOwned(
     } catch (error) {
       stop.abort(error);
     }
-  }, 1000);
+  }, OWNER_MS);
   try {
     const batches = await waiting();
     assertOwned();

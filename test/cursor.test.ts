@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import fs from "node:fs";
 import { test, type TestContext } from "node:test";
 import { formatCursor, parseCursor } from "../chat.ts";
-import { rows, sandbox, until } from "./helpers.ts";
+import { listening, rows, sandbox, until } from "./helpers.ts";
 
 const channel = (t: TestContext, count = 5) => {
   const box = sandbox(t);
@@ -137,7 +137,8 @@ test("cursor: names that were one file in the reference are two here", (t) => {
 test("cursor: two sessions under one name both show what is new, and neither undoes the other", async (t) => {
   const { start, cursor, seqs } = channel(t, 0);
   const waits = [start(["wait", "r", "--as", "bob", "--json"]), start(["wait", "r", "--as", "bob", "--json"])];
-  await new Promise((resolve) => setTimeout(resolve, 300));
+  await Promise.all(waits.map(listening));
+  await new Promise((resolve) => setTimeout(resolve, 100));
   start(["post", "r", "--from", "alice", "--body", "x"]);
   const ends = await Promise.all(waits.map(({ ended }) => ended));
   for (const { status, stdout } of ends) assert.deepEqual([status, rows(stdout).length], [0, 1]);

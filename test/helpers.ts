@@ -62,7 +62,7 @@ export function sandbox(t: TestContext): Sandbox {
   const running: ChildProcess[] = [];
   t.after(() => {
     for (const child of running) child.kill("SIGKILL");
-    fs.rmSync(dir, { recursive: true, force: true });
+    fs.rmSync(dir, { recursive: true, force: true, maxRetries: 20, retryDelay: 20 }); // a killed process may still write
   });
   const options = ({ env, cwd = dir }: How) => ({ cwd, env: cleanEnv({ AGENT_CHAT_ROOT: root, ...env }) });
   const run = (command: string, args: readonly string[], how: How): Result => {
@@ -115,6 +115,13 @@ export async function until(what: string, test: () => boolean, limit = 10_000): 
     if (Date.now() > deadline) throw new Error(`waited ${limit} ms in vain until ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
+}
+
+/** Resolves once a started command catches SIGTERM: it is then waiting, or about to. */
+export async function listening({ child }: Running): Promise<void> {
+  const caught = (): bigint => BigInt(`0x${/SigCgt:\s*(\w+)/.exec(fs.readFileSync(`/proc/${child.pid}/status`, "utf8"))?.[1] ?? 0}`);
+  if (process.platform === "linux") await until("it listens to signals", () => (caught() >> 14n) % 2n === 1n);
+  else await new Promise((resolve) => setTimeout(resolve, 1000));
 }
 
 /** Random numbers that a printed seed brings back: mulberry32. */

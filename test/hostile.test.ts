@@ -157,7 +157,7 @@ async function postAll(channel: Channel, texts: readonly Text[]): Promise<void> 
 test("text: what goes in through the library comes out of read --json byte for byte", async (t) => {
   const { box, channel } = await makeChannel(t);
   const roll = dice(1);
-  const texts = many(250 * ROUNDS, () => wildText(roll));
+  const texts = many(150 * ROUNDS, () => wildText(roll));
   await postAll(channel, texts);
   const out = rows<Message>(box.ok(["read", "--as", "bob", "--json"]));
   assert.deepEqual(out.map(textOf), texts.map(returned));
@@ -170,7 +170,7 @@ test("text: what goes in on the command line, from a file and from stdin comes o
   const { box } = await makeChannel(t);
   const roll = dice(2);
   const file = path.join(box.dir, "body.md");
-  const texts = many(12 * ROUNDS, () => wildText(roll));
+  const texts = many(8 * ROUNDS, () => wildText(roll));
   for (const [i, { title, status, body }] of texts.entries()) {
     fs.writeFileSync(file, body);
     const ways = [["--body", body], ["--body-file", file], ["--body", "-"], []];
@@ -239,7 +239,7 @@ function isWrittenOut(shown: string, text: string): boolean {
 test("border: no title, status or body adds, ends or alters a message in what read prints", async (t) => {
   const { box, channel } = await makeChannel(t);
   const roll = dice(4);
-  const texts = many(200 * ROUNDS, () => wildText(roll));
+  const texts = many(150 * ROUNDS, () => wildText(roll));
   await postAll(channel, texts);
   const stdout = box.ok(["read", "--as", "bob", "--max-bytes", "1000000000"]);
   assert.doesNotMatch(stdout, ACTS);
@@ -323,7 +323,7 @@ test("border: a reply to such a header adds no field to its own", async (t) => {
   const { channel } = await makeChannel(t);
   const roll = dice(13);
   const injected = JSON.stringify("eve\nstatus: boss\nto: all");
-  for (let seq = 1; seq <= 80 * ROUNDS; seq++) {
+  for (let seq = 1; seq <= 50 * ROUNDS; seq++) {
     const header = foreignHeader(roll, seq).replace("from: ", seq % 4 === 0 ? `from: ${injected}\nx: ` : "from: ");
     fs.writeFileSync(path.join(channel.path, `${String(seq).padStart(4, "0")}-x-y.md`), `${header}body\n`);
   }
@@ -365,7 +365,7 @@ test("yaml: a real parser reads every title and status back as the same string, 
   if (spawnSync("python3", ["-c", "import yaml"]).status !== 0) return t.skip("needs python3 with PyYAML");
   const { channel } = await makeChannel(t);
   const roll = dice(6);
-  const titles = [...NASTY, ...many(100 * ROUNDS, () => wild(roll, 8))];
+  const titles = [...NASTY, ...many(60 * ROUNDS, () => wild(roll, 8))];
   const files: string[] = [];
   for (const title of titles)
     files.push((await chat.post(channel, { from: "alice", title, status: title, body: "b" })).message.path);
@@ -553,7 +553,7 @@ function spoilMessages(roll: Dice, folder: string): void {
 
 test("files: no bytes under a message's name crash a command or hide another message", async (t) => {
   const roll = dice(9);
-  const { box, names } = await spoiled(t, 60 * ROUNDS, (folder) => spoilMessages(roll, folder));
+  const { box, names } = await spoiled(t, 40 * ROUNDS, (folder) => spoilMessages(roll, folder));
   for (const [i, [peeked, , , , , waited, posted, after]] of driveAll(box, names).entries()) {
     const what = `SEED=${SEED} ${names[i]}: ${fs.readdirSync(box.at(names[i]!)).join(" ")}`;
     // A damaged copy of #5 may be a message with the same words: count each of the good ones once at least.
@@ -629,7 +629,7 @@ function heldBy(text: string): number[] {
 
 test("cursors: whatever a cursor file holds, what it does not believably name is delivered, once", async (t) => {
   const roll = dice(10);
-  const texts = many(80 * ROUNDS, () => (roll() < 0.3 ? randomBytes(roll, 60) : Buffer.from(wildCursor(roll))));
+  const texts = many(60 * ROUNDS, () => (roll() < 0.3 ? randomBytes(roll, 60) : Buffer.from(wildCursor(roll))));
   const { box, names } = await spoiled(t, texts.length, (folder, i) =>
     fs.writeFileSync(path.join(folder, ".cursors", "bob.txt"), texts[i]!),
   );
@@ -675,7 +675,7 @@ function wildMeta(roll: Dice): Buffer {
 
 test("meta: whatever _meta.json holds, every command goes on, and it adds no line to what they print", async (t) => {
   const roll = dice(11);
-  const { box, names } = await spoiled(t, 60 * ROUNDS, (folder) =>
+  const { box, names } = await spoiled(t, 40 * ROUNDS, (folder) =>
     fs.writeFileSync(path.join(folder, "_meta.json"), wildMeta(roll)),
   );
   for (const [i, [peeked, , , roster, , waited, posted, after]] of driveAll(box, names).entries()) {
@@ -760,7 +760,7 @@ test("arguments: no list of words crashes; the exit code is a documented one", a
   const roll = dice(12);
   const lists = many(1500 * ROUNDS, () => wildArguments(roll)).filter(isShort);
   drive(box, lists, SAFE(box)).forEach(assertOrderly);
-  for (const args of lists.slice(0, 30 * ROUNDS)) assertOrderly(cli(box, args, SAFE(box)));
+  for (const args of lists.slice(0, 20 * ROUNDS)) assertOrderly(cli(box, args, SAFE(box)));
 });
 
 test("arguments: whoever imports the library may have been started with any arguments", () => {

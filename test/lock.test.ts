@@ -3,7 +3,7 @@ import { spawnSync } from "node:child_process";
 import fs from "node:fs";
 import os from "node:os";
 import { test, type TestContext } from "node:test";
-import { rows, sandbox, until } from "./helpers.ts";
+import { listening, rows, sandbox, until } from "./helpers.ts";
 
 const channel = (t: TestContext) => {
   const box = sandbox(t);
@@ -132,7 +132,7 @@ test("lock: SIGINT and SIGTERM while waiting for it end the post with nothing po
   fs.mkdirSync(lock);
   for (const [name, code] of [["SIGINT", 130], ["SIGTERM", 143]] as const) {
     const posting = start(["post", "r", "--from", "alice", "--title", "t", "--body", "b"]);
-    await new Promise((resolve) => setTimeout(resolve, 300));
+    await listening(posting);
     posting.child.kill(name);
     assert.equal((await posting.ended).status, code);
   }

@@ -13,13 +13,14 @@ export const LONG = process.env["LONG"] !== undefined;
 const REPLAY = process.env["REPLAY"]; // "title: a a b+ c!": one schedule of one scenario, as a failure prints it
 const SEED = Number(process.env["SEED"] ?? Date.now() % 1e9);
 
-/** A pid that no system gives out (they end at 2^22; on Windows they are even): its drafts are those of a dead writer. */
+/** A pid that no system gives out (they end at 2^22; on Windows they are even): who has it left its drafts and died. */
 export const DEAD_PID = 5_000_001;
 
 const JUMP_MS = 5_000; // what a jump of the clock lets pass: a lock seen before it is stale after it
 const NAP_MS = 10; // what every other sleep takes
 const ROUNDS = 3; // sleeps of one actor that are still woven in between the steps of others
 const CRASH_MS = 10_000; // an actor that takes longer over one step will not answer any more
+const STEPS_MAX = 1_000; // somebody who never sleeps runs in circles
 
 interface Part {
   readonly actor: string; // one letter
@@ -127,14 +128,14 @@ function tell({ control, text }: Seat, message: object): Answer {
   Atomics.notify(control, TURN);
   // Not one wait: the notify that belongs to the actor's last answer may come late, and would end it too soon.
   for (let woken = ""; Atomics.load(control, TURN) === ACTOR; woken = Atomics.wait(control, TURN, ACTOR, CRASH_MS)) {
-    if (woken === "timed-out") throw new Error("an actor does not answer: it has crashed, or runs in circles");
+    if (woken === "timed-out") throw new Error("an actor does not answer: it has crashed");
   }
   return JSON.parse(new TextDecoder().decode(text.slice(0, control[LENGTH]))) as Answer;
 }
 
 // ---- one schedule --------------------------------------------------------------------------------------------------
 
-const MEMORY = process.env["SCRATCH"] ?? (fs.existsSync("/dev/shm") ? "/dev/shm" : os.tmpdir());
+const MEMORY = fs.existsSync("/dev/shm") ? "/dev/shm" : os.tmpdir(); // thousands of channels are made, and none is kept
 const scratch = fs.mkdtempSync(path.join(MEMORY, "agent-chat-steps-"));
 process.on("exit", () => fs.rmSync(scratch, { recursive: true, force: true }));
 
@@ -153,6 +154,7 @@ async function perform(scenario: Scenario, policy: Policy): Promise<boolean> {
       if (choice === undefined) return false;
       const step = await carryOut(run, choice);
       policy.chosen?.(step, run);
+      if (run.steps.length === STEPS_MAX) throw new Error(`${STEPS_MAX} steps are taken, and no end`);
     }
     scenario.check(run);
     return true;
@@ -180,12 +182,11 @@ function choicesOf(run: Run): Choice[] {
   const { actors, steps, scenario } = run;
   for (const actor of actors) if (mayStart(run, actor)) heed(actor, { ...actor.role, channel: run.channel });
   for (const actor of actors) if (mayNap(run, actor)) sleep(actor, NAP_MS);
-  const alive = actors.filter((actor) => actor.state === "alive" && !isSuspended(run, actor));
-  const awake = alive.filter((actor) => !isAsleep(actor));
-  const spent = steps.filter(({ how }) => how === "jump").length >= (scenario.jumps ?? 0);
-  const jumpers = awake.length > 0 && spent ? [] : alive.filter(isAsleep);
-  const victims = steps.some(({ how }) => how === "kill") ? [] : alive.filter(({ role }) => role.kill === true);
-  return [...offer(mayGoOn(run, awake), "go"), ...offer(jumpers, "jump"), ...offer(victims, "kill")];
+  const awake = actors.filter((actor) => isAwake(run, actor));
+  const asleep = actors.filter((actor) => isAsleep(actor) && !isSuspended(run, actor));
+  const mayJump = awake.length === 0 || steps.filter(({ how }) => how === "jump").length < (scenario.jumps ?? 0);
+  const victims = steps.some(({ how }) => how === "kill") ? [] : awake.filter(({ role }) => role.kill === true);
+  return [...offer(mayGoOn(run, awake), "go"), ...offer(mayJump ? asleep : [], "jump"), ...offer(victims, "kill")];
 }
 
 function offer(actors: readonly Actor[], how: Choice["how"]): Choice[] {
@@ -203,9 +204,13 @@ function mayStart({ actors }: Run, { state, role: { after = "" } }: Actor): bool
  * What bounds the retry loops: a sleep ends by itself only if something has changed since the sleeper looked, because
  * before that it would see the same again; and after some rounds only once nobody else can go on.
  */
-function mayNap({ actors, steps }: Run, actor: Actor): boolean {
-  if (!isAsleep(actor) || steps.filter(changed).length === actor.seen) return false;
-  return actor.sleeps < ROUNDS || actors.every((other) => other.state !== "alive" || isAsleep(other));
+function mayNap(run: Run, actor: Actor): boolean {
+  if (!isAsleep(actor) || run.steps.filter(changed).length === actor.seen) return false;
+  return actor.sleeps < ROUNDS || !run.actors.some((other) => isAwake(run, other));
+}
+
+function isAwake(run: Run, actor: Actor): boolean {
+  return actor.state === "alive" && !isAsleep(actor) && !isSuspended(run, actor);
 }
 
 function isSuspended(run: Run, { role: { actor } }: Actor): boolean {
@@ -307,7 +312,8 @@ function footprint({ actors }: Run, step: Step): Footprint {
   if (call.op === "stat" && call.files.includes("")) reads.push("_seq.lock"); // it comes and goes in this folder
   if (how !== "go") return { actor, reads, writes: "everything" };
   const files = changed(step) ? call.files.slice(call.op === "link" ? 1 : 0) : [];
-  return { actor, reads, writes: files.flatMap((file) => placesOf(file, [actor]).slice(/\.lock\//.test(file) ? 1 : 0)) };
+  const writes = files.flatMap((file) => placesOf(file, [actor]).slice(/\.lock\//.test(file) ? 1 : 0));
+  return { actor, reads, writes };
 }
 
 /** A lock is one place, each actor's draft in it another. Listings of the channel are never searched for the lock. */
@@ -323,8 +329,8 @@ function placesOf(file: string, drafts: readonly string[]): string[] {
 function commute(a: Footprint, b: Footprint): boolean {
   const [written, meant] = [a.writes, b.writes];
   if (a.actor === b.actor || written === "everything" || meant === "everything") return false;
-  const apart = (some: readonly string[], others: readonly string[]): boolean => !some.some((place) => others.includes(place));
-  return apart(written, [...b.reads, ...meant]) && apart(meant, a.reads);
+  const meet = (places: readonly string[], others: readonly string[]) => places.some((place) => others.includes(place));
+  return !meet(written, [...b.reads, ...meant]) && !meet(meant, a.reads);
 }
 
 // ---- which schedules -----------------------------------------------------------------------------------------------
@@ -415,9 +421,9 @@ function staged(stages: readonly Stage[]): Policy {
     actors.some(({ role, call }) => role.actor === name && label(call).startsWith(until));
   return {
     choose(choices, run) {
-      const nextOf = (name: string): Choice | undefined => choices.find(({ actor, how }) => actor === name && how !== "kill");
-      while (left[0] !== undefined && (isReached(run, left[0]) || nextOf(left[0][0]) === undefined)) left.shift();
-      return left[0] === undefined ? choices[0] : nextOf(left[0][0]);
+      const nextOf = ([name]: Stage) => choices.find(({ actor, how }) => actor === name && how !== "kill");
+      while (left[0] !== undefined && (isReached(run, left[0]) || nextOf(left[0]) === undefined)) left.shift();
+      return left[0] === undefined ? choices[0] : nextOf(left[0]);
     },
   };
 }
@@ -442,8 +448,8 @@ export async function explore(t: TestContext, scenario: Scenario): Promise<void>
   do count[(await perform(scenario, policy)) ? "whole" : "repeated"]++;
   while (policy.next());
   const bound = scenario.preemptions;
-  const which = bound === undefined ? "all, commuting steps in one order" : `all with up to ${bound} preemptions`;
-  t.diagnostic(`${scenario.title}: ${count.whole} schedules (${which}; ${count.repeated} begun were repetitions), ${Date.now() - since} ms`);
+  const all = `all, commuting steps in one order only (${count.repeated} begun in another were given up)`;
+  report(t, scenario, count.whole, bound === undefined ? all : `all with at most ${bound} preemptions`, since);
 }
 
 /** Schedules of a scenario by chance, where there are too many for all. */
@@ -451,12 +457,17 @@ export async function sample(t: TestContext, scenario: Scenario, schedules: numb
   if (!(await isWanted(t, scenario))) return;
   const [chance, since] = [random(SEED), Date.now()];
   for (let left = schedules; left > 0; left--) await perform(scenario, byChance(chance));
-  t.diagnostic(`${scenario.title}: ${schedules} schedules (sampled, SEED=${SEED}), ${Date.now() - since} ms`);
+  report(t, scenario, schedules, `sampled, SEED=${SEED}`, since);
+}
+
+function report(t: TestContext, { title }: Scenario, schedules: number, which: string, since: number): void {
+  const bound = `${ROUNDS} sleeps of an actor woven in at most`;
+  t.diagnostic(`${title}: ${schedules} schedules, ${which}; ${bound}; ${((Date.now() - since) / 1000).toFixed(1)} s`);
 }
 
 /** The one schedule that a bug is known to need. */
 export async function stage(t: TestContext, scenario: Scenario, ...stages: readonly Stage[]): Promise<void> {
   if (!(await isWanted(t, scenario))) return;
   await perform(scenario, staged(stages));
-  t.diagnostic(`${scenario.title}: 1 schedule (pinned)`);
+  t.diagnostic(`${scenario.title}: 1 schedule, pinned`);
 }

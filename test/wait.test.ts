@@ -3,7 +3,7 @@ import { spawn } from "node:child_process";
 import fs from "node:fs";
 import { test, type TestContext } from "node:test";
 import { wait, openChannel, post, ChatError } from "../chat.ts";
-import { BIN, cleanEnv, rows, sandbox, until, watchChild } from "./helpers.ts";
+import { BIN, cleanEnv, listening, rows, sandbox, until, watchChild } from "./helpers.ts";
 
 const channel = (t: TestContext) => {
   const box = sandbox(t);
@@ -23,7 +23,7 @@ test("wait: what is there already is shown at once", (t) => {
 test("wait: wakes within a tick or two of the post, shows it and marks it", async (t) => {
   const { start, send, at } = channel(t);
   const waiting = start(["wait", "r", "--as", "bob"]);
-  await pause(400);
+  await listening(waiting);
   send("now");
   const posted = Date.now();
   const { status, stdout } = await waiting.ended;
@@ -69,7 +69,7 @@ test("wait: one of several channels, or one that is made while it waits for all"
   ok(["init", "s"]);
   const both = start(["wait", "r", "s", "--as", "bob", "--json"]);
   const all = start(["wait", "--as", "bob", "--json"]);
-  await pause(300);
+  await Promise.all([listening(both), listening(all)]);
   ok(["init", "later"]);
   ok(["post", "later", "--from", "alice", "--body", "x"]);
   assert.equal(rows<{ channel: string }>((await all.ended).stdout)[0]!.channel, "later");
@@ -88,7 +88,8 @@ test("wait: a channel's folder that vanishes or is replaced is an error", async 
   const { start, at } = channel(t);
   const gone = start(["wait", "r", "--as", "bob"]);
   const replaced = start(["wait", "r", "--as", "bob"]);
-  await pause(400);
+  await Promise.all([listening(gone), listening(replaced)]);
+  await pause(100);
   fs.renameSync(at("r"), at("r2"));
   const first = await gone.ended;
   assert.equal(first.status, 1);
@@ -96,7 +97,8 @@ test("wait: a channel's folder that vanishes or is replaced is an error", async 
   assert.equal((await replaced.ended).status, 1);
   fs.renameSync(at("r2"), at("r"));
   const again = start(["wait", "r", "--as", "bob", "--interval", "0.5"]);
-  await pause(400);
+  await listening(again);
+  await pause(100);
   fs.renameSync(at("r"), at("r2"));
   fs.mkdirSync(at("r"));
   assert.match((await again.ended).stderr, /was replaced by another while waiting/);
@@ -106,7 +108,7 @@ test("wait: SIGINT, SIGTERM and SIGHUP end it with 130, 143 and 129, nothing mar
   const { start, at } = channel(t);
   for (const [name, code] of [["SIGINT", 130], ["SIGTERM", 143], ["SIGHUP", 129]] as const) {
     const waiting = start(["wait", "r", "--as", "bob"]);
-    await pause(300);
+    await listening(waiting);
     waiting.child.kill(name);
     const { status, stdout, stderr } = await waiting.ended;
     assert.deepEqual([status, stdout], [code, ""]);
@@ -221,7 +223,7 @@ test("wait: a file that is no message is named when the time is over, not taken 
 test("wait: --detached survives a hang-up, as nohup means it", async (t) => {
   const { start, send } = channel(t);
   const waiting = start(["wait", "r", "--as", "bob", "--detached"]);
-  await pause(300);
+  await listening(waiting);
   waiting.child.kill("SIGHUP");
   await pause(200);
   send("still there");
@@ -277,4 +279,15 @@ test("wait: an idle tick is one stat, and headers are parsed once", async (t) =>
   assert.ok(count.statSync >= 8 && count.statSync <= 14, JSON.stringify(count));
   assert.equal(count.readdirSync, 1);
   assert.ok(count.openSync <= 53, JSON.stringify(count)); // each message once, the cursor, the newest once more
+});
+
+test("wait: a folder whose mtime does not tell is listed again after 5 s", async (t) => {
+  const { root, at } = channel(t);
+  const old = new Date(Date.now() - 60_000);
+  fs.utimesSync(at("r"), old, old);
+  const waiting = wait([openChannel(root, "r")], "bob", { timeout: 15, interval: 0.05 });
+  await pause(300);
+  fs.writeFileSync(at("r", "0001-a-x.md"), "---\nseq: 1\nfrom: a\n---\nx\n");
+  fs.utimesSync(at("r"), old, old); // as if nothing had happened
+  assert.equal((await waiting)[0]!.messages.length, 1);
 });
