@@ -117,10 +117,10 @@ export async function until(what: string, test: () => boolean, limit = 10_000): 
   }
 }
 
-/** Resolves once a started command catches SIGTERM: it is then waiting, or about to. */
+/** Resolves once a started command catches SIGHUP, as Node by itself does not: it is then waiting, or about to. */
 export async function listening({ child }: Running): Promise<void> {
   const caught = (): bigint => BigInt(`0x${/SigCgt:\s*(\w+)/.exec(fs.readFileSync(`/proc/${child.pid}/status`, "utf8"))?.[1] ?? 0}`);
-  if (process.platform === "linux") await until("it listens to signals", () => (caught() >> 14n) % 2n === 1n);
+  if (process.platform === "linux") await until("it listens to signals", () => caught() % 2n === 1n);
   else await new Promise((resolve) => setTimeout(resolve, 1000));
 }
 
