@@ -1038,7 +1038,8 @@ function writeIfAbsent(file: string, text: string): void {
 // ---- messages ------------------------------------------------------------------------------------------------------
 
 const ENTRY = /^(\d{4}|[1-9]\d{4,14})-[a-z0-9][a-z0-9-]*\.md$/;
-const ALMOST = /^\d+.*\.md$/s; // looks like a message, and is named when it is none
+/** Looks like a message, and is named when it is none. */
+const isAlmost = (name: string): boolean => /^\d/.test(name) && name.endsWith(".md");
 
 /** What one look into a channel's folder found: names only. */
 export interface Listing {
@@ -1077,13 +1078,12 @@ function parseNames(names: readonly string[]): Listing {
   const [entries, strays]: [Entry[], string[]] = [[], []];
   let sorted = true; // as most systems list them: then there is nothing to sort
   for (const file of names) {
-    const match = ENTRY.exec(file);
-    if (match !== null && match[1] !== "0000") {
-      const seq = Number(match[1]);
+    if (ENTRY.test(file) && !file.startsWith("0000-")) {
+      const seq = Number.parseInt(file, 10);
       const last = entries.at(-1);
       sorted &&= last === undefined || last.seq < seq || (last.seq === seq && last.file < file);
       entries.push({ seq, file });
-    } else if (ALMOST.test(file)) strays.push(file);
+    } else if (isAlmost(file)) strays.push(file);
   }
   if (!sorted) entries.sort((a, b) => a.seq - b.seq || (a.file < b.file ? -1 : 1));
   return { entries, strays };
@@ -1501,7 +1501,7 @@ const INTERVAL_MIN_S = 0.02;
 const INTERVAL_MAX_S = 60;
 const FRESH_MS = 2_000; // a folder's mtime may be this coarse: one so young may hide a second change
 const RELIST_MS = 5_000; // for file systems whose mtime does not tell
-const OWNER_MS = 2_000; // between looks at who started a wait
+const OWNER_MS = 5_000; // between looks at who started a wait
 const WRITING_MS = 50; // the reference writes a message in far less
 const HALF_WRITTEN_MS = 2_000; // a file that is still no message after this long is named
 
@@ -1511,6 +1511,7 @@ interface Reader {
   readonly agent: Name;
   cursor: CursorFile;
   believed: boolean; // the cursor was compared with the newest message
+  size: number; // how many numbered names the last listing had
   readonly passed: Set<string>; // files judged not to be for the agent: their headers are parsed once
 }
 
@@ -1523,12 +1524,13 @@ function openReader(channel: Channel, agent: Name): Reader {
     const problem = `could not be read (${codeOf(error)})`;
     cursor = { text: undefined, cursor: NOTHING, moved: undefined, problem }; // deliver; marking will say it again
   }
-  return { channel, agent, cursor, believed: false, passed: new Set() };
+  return { channel, agent, cursor, believed: false, size: 0, passed: new Set() };
 }
 
 function look(reader: Reader): Batch {
   const { channel, agent, passed } = reader;
   const { entries, strays } = listMessages(channel);
+  reader.size = entries.length + strays.length;
   const newest = highest(channel, entries);
   if (!reader.believed) Object.assign(reader, { believed: true, cursor: doubt(reader.cursor, newest) });
   const shared = sharedNumbers(channel, entries);
@@ -1618,7 +1620,6 @@ interface Watch {
   readonly notes: Map<string, number>; // when each was first seen
   readonly told: Set<string>;
   folder: number | undefined; // its inode: a replaced folder is another channel
-  size: number; // how many names it held when last listed
   modified: number;
   listedAt: number;
   newest: number;
@@ -1658,7 +1659,6 @@ function openWatch(channel: Channel, agent: Name): Watch {
     notes: new Map(),
     told: new Set(),
     folder: undefined,
-    size: -1,
     modified: NaN,
     listedAt: -Infinity,
     newest: 0,
@@ -1687,11 +1687,14 @@ function hasChanged(watch: Watch): boolean {
   }
   const settled = stat.mtimeMs === watch.modified && Math.abs(Date.now() - stat.mtimeMs) >= FRESH_MS;
   if (settled && monotonic() - watch.listedAt < RELIST_MS) return false;
-  // Where the mtime says that nothing came, counting is enough to see that it lied: messages are only ever added.
-  const size = settled ? listNames(channel).filter((name) => name.endsWith(".md")).length : -1;
-  const changed = size < 0 || size !== watch.size || watch.notes.size > 0;
-  Object.assign(watch, { folder: stat.ino, modified: stat.mtimeMs, listedAt: monotonic(), size });
-  return changed;
+  const same = settled && watch.notes.size === 0 && countNumbered(channel) === watch.reader.size;
+  Object.assign(watch, { folder: stat.ino, modified: stat.mtimeMs, listedAt: monotonic() });
+  return !same;
+}
+
+/** Where the mtime says that nothing came, a count is enough to see that it lied: messages are only ever added. */
+function countNumbered(channel: Channel): number {
+  return listNames(channel).reduce((count, name) => (isAlmost(name) ? count + 1 : count), 0);
 }
 
 /** A file that is being written is not yet odd: it is named once it has stayed so, or when the wait ends. */
@@ -2064,12 +2067,8 @@ function isWrapped(chain: readonly Process[], i: number): boolean {
 
 /** Only what says so is taken for it: where the number of open files is at its limit, nothing has been learned. */
 function hasMoved(pid: number, parent: number): boolean {
-  try {
-    fs.statSync(`/proc/${pid}`);
-  } catch (error) {
-    return isCode(error, "ENOENT");
-  }
-  return (inspectProcess(pid)?.parent ?? parent) !== parent;
+  const now = inspectProcess(pid);
+  return now === undefined ? !fs.existsSync(`/proc/${pid}`) : now.parent !== parent;
 }
 
 /** Returns a check that throws once nobody can be reading what a wait would show: then it must not be marked. */

@@ -6,12 +6,12 @@ import { createRequire } from "node:module";
 import path from "node:path";
 import { after, test } from "node:test";
 import type * as Chat from "../chat.ts";
-import { closeSeats, DEAD_PID, explore, LONG, PROGRAM, sample, stage } from "./steps.ts";
+import { close, DEAD_PID, explore, LONG, PROGRAM, sample, stage } from "./steps.ts";
 import type { Actor, Role, Run, Step } from "./steps.ts";
 
 const chat = createRequire(import.meta.url)(PROGRAM) as typeof Chat;
 
-after(closeSeats);
+after(close);
 
 // ---- who takes part ------------------------------------------------------------------------------------------------
 
@@ -233,13 +233,26 @@ test("lock: three writers never share a number, one of them suspended across a t
   await sample(t, { title: "one of three suspended", roles, suspend, check }, LONG ? 20_000 : 800);
 });
 
+/** For the pinned schedules: there were two drafts in one lock, or the schedule is not the one that was meant. */
+function met(run: Run): void {
+  check(run);
+  const [drafts, most] = [new Set<string>(), { at: 0 }];
+  for (const step of run.steps) {
+    if (did(step, "create", /draft$/)) drafts.add(step.actor);
+    if (did(step, "unlink", /draft$/)) drafts.delete(step.actor);
+    if (did(step, ...STOLEN)) drafts.clear();
+    most.at = Math.max(most.at, drafts.size);
+  }
+  assert.equal(most.at, 2, "two drafts have not met");
+}
+
 /** The bad orders of shared/lock_model.py without the look: a late rmdir meets a fresh lock, two drafts one folder. */
 test("lock: two drafts that meet in one folder do not both publish", async (t) => {
-  const two = { title: "two drafts meet", roles: [writer("a"), writer("b")], jumps: 1, check };
+  const two = { title: "two drafts meet", roles: [writer("a"), writer("b")], jumps: 1, check: met };
   const fresh = [["b", "create"], ["a", "create"], ["a", "readdir _seq.lock"], ["b", "readdir _seq.lock"]] as const;
   await stage(t, two, ["a", "link"], ...fresh, ["b", "link"], ["a", "link"], ["a", end], ["b", end]);
   const roles = [writer("a"), writer("b"), writer("c")];
-  const three = { title: "a third draft", roles, jumps: 1, check };
+  const three = { title: "a third draft", roles, jumps: 1, check: met };
   const meet = [["c", "create"], ["b", "readdir _seq.lock"], ["c", "readdir _seq.lock"]] as const;
   const both = [["b", "link"], ["c", "link"], ["b", end], ["c", end]] as const;
   await stage(t, three, ["a", "rmdir"], ["b", "create"], ["a", end], ...meet, ...both);
@@ -312,15 +325,21 @@ test("claim: a task has one owner, though it is made anew and a claimer suspende
   await sample(t, stolen, LONG ? 20_000 : 800);
 });
 
+/** For the pinned schedules: both claimers had renamed the task, or the schedule is not the one that was meant. */
+function contested(run: Run): void {
+  owned(run);
+  assert.equal(run.steps.filter((step) => did(step, ...CLAIMED)).length, 2, "the task was not renamed twice");
+}
+
 test("claim: a claimer who wakes up to a task that was claimed and made anew gives it back", async (t) => {
   const roles = [claimer("a"), claimer("b"), again];
-  const scenario = { title: "a late claim", roles, files: TASK, jumps: 1, check: owned };
+  const scenario = { title: "a late claim", roles, files: TASK, jumps: 1, check: contested };
   await stage(t, scenario, ["a", "rename task"], ["b", end], ["p", end], ["a", end]);
 });
 
 test("claim: two claimers who each find the other's claim do not both give it back", async (t) => {
   const roles = [claimer("a", dead), claimer("b", dead), again];
-  const scenario = { title: "two late claims", roles, files: TASK, check: owned };
+  const scenario = { title: "two late claims", roles, files: TASK, check: contested };
   const claimed = [["a", "rename task"], ["b", "rename task"], ["b", "exists"], ["p", end], ["a", "exists"]] as const;
   const stolen = [["a", "rename _seq.lock"], ["a", "readdir ."]] as const;
   await stage(t, scenario, ...claimed, ...stolen, ["b", "link task"], ["a", end], ["b", end]);

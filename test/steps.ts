@@ -117,8 +117,10 @@ async function openSeat(): Promise<Seat> {
   return { worker, control, text };
 }
 
-export async function closeSeats(): Promise<void> {
+/** For the end of a test file: ends the threads. */
+export async function close(): Promise<void> {
   for (const { worker } of seats.splice(0)) await worker.terminate();
+  if (REPLAY !== undefined && !replayed) throw new Error(`REPLAY names no scenario here: ${REPLAY}`);
 }
 
 /** Hands the turn to an actor, and sleeps until it has come to its next step or to its end. */
@@ -279,7 +281,7 @@ function changed({ how, call, result }: Step): boolean {
 const word = ({ actor, how }: Choice): string => actor + { go: "", jump: "+", kill: "!" }[how];
 
 /** What an actor is about to do: `link _seq.lock/draft 0001-a-hello.md`. */
-export function label({ op, files }: Call): string {
+function label({ op, files }: Call): string {
   return [op, ...files.map((file) => file.replace(/[^/]*\.draft$/, "draft") || ".")].join(" ");
 }
 
@@ -413,7 +415,7 @@ function listed(words: readonly string[]): Policy {
 }
 
 /** Lets an actor go on until it is about to do something that begins so, or can do no more. */
-export type Stage = readonly [actor: string, until: string];
+type Stage = readonly [actor: string, until: string];
 
 function staged(stages: readonly Stage[]): Policy {
   const left = [...stages];
@@ -430,12 +432,15 @@ function staged(stages: readonly Stage[]): Policy {
 
 // ---- explorations --------------------------------------------------------------------------------------------------
 
+let replayed = false;
+
 /** Whether a scenario is to be explored now; with REPLAY set, the one schedule is run, and nothing else. */
 async function isWanted(t: TestContext, scenario: Scenario): Promise<boolean> {
   while (seats.length < scenario.roles.length) seats.push(await openSeat());
   if (REPLAY === undefined) return true;
   const [title, words = ""] = REPLAY.split(": ");
   if (title !== scenario.title) return false;
+  replayed = true;
   await perform(scenario, listed(words.split(" ").filter((text) => text !== "")));
   t.diagnostic(`replayed: ${scenario.title}`);
   return false;

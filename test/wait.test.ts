@@ -161,7 +161,7 @@ for (const [what, script] of orphans) {
     const env = cleanEnv({ AGENT_CHAT_ROOT: root, NODE: process.execPath, BIN });
     spawn("bash", ["-c", script], { cwd: dir, env, stdio: "ignore" });
     const err = (): string => (fs.existsSync(`${dir}/err`) ? fs.readFileSync(`${dir}/err`, "utf8") : "");
-    await until("it says that it ends", () => err().includes("has gone: nothing was marked"));
+    await until("it says that it ends", () => err().includes("has gone: nothing was marked"), 15_000);
     send("kept");
     assert.match(ok(["read", "r", "--as", "bob"]), /kept/);
     assert.equal(fs.readFileSync(`${dir}/out`, "utf8"), "");
