@@ -53,8 +53,8 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "no second listing where numbers are missing",
-    from: "if (distinct < (entries.at(-1)?.seq ?? 0)) {",
-    to: "if (distinct < 0) {",
+    from: "if (!hasHoles(listing.entries)) return listing;",
+    to: "if (names.length >= 0) return listing;",
     tests: ["library", "schedules", "faults"],
   },
   {
