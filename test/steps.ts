@@ -140,6 +140,7 @@ function tell({ control, text }: Seat, message: object): Answer {
 const MEMORY = fs.existsSync("/dev/shm") ? "/dev/shm" : os.tmpdir(); // thousands of channels are made, and none is kept
 const scratch = fs.mkdtempSync(path.join(MEMORY, "agent-chat-steps-"));
 process.on("exit", () => fs.rmSync(scratch, { recursive: true, force: true }));
+for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, () => process.exit(1));
 
 /** Who chooses. */
 interface Policy {
@@ -149,6 +150,7 @@ interface Policy {
 
 /** Runs one schedule in a fresh channel and checks it; false where the policy gave it up. */
 async function perform(scenario: Scenario, policy: Policy): Promise<boolean> {
+  await new Promise(setImmediate); // all else here is synchronous: signals come through between two schedules
   const run = begin(scenario);
   try {
     for (let choices = choicesOf(run); choices.length > 0; choices = choicesOf(run)) {
