@@ -159,7 +159,9 @@ for (const [what, script] of orphans) {
   test(`wait: ${what} ends without marking`, async (t) => {
     const { dir, root, send, ok } = channel(t);
     const env = cleanEnv({ AGENT_CHAT_ROOT: root, NODE: process.execPath, BIN });
-    spawn("bash", ["-c", script], { cwd: dir, env, stdio: "ignore" });
+    // In a session of its own, as agents start their shells: where process 1 is in the session, as in a container, an
+    // orphan from before the start looks like its child.
+    spawn("bash", ["-c", script], { cwd: dir, env, stdio: "ignore", detached: true });
     const err = (): string => (fs.existsSync(`${dir}/err`) ? fs.readFileSync(`${dir}/err`, "utf8") : "");
     await until("it says that it ends", () => err().includes("has gone: nothing was marked"), 15_000);
     send("kept");
