@@ -31,6 +31,11 @@ export const VERSION = "0.1.0";
 /** An agent's name in its one legal form: a-z, 0-9 and single hyphens, at most 40 characters (SPEC 3.1). */
 export type Name = string & { readonly __name: true };
 
+/** How much a message presses; none in the header: normal (SPEC 4.9). */
+export type Priority = (typeof PRIORITIES)[number];
+
+const PRIORITIES = ["low", "normal", "high"] as const;
+
 /** A folder of messages. */
 export interface Channel {
   readonly root: string; // absolute
@@ -58,6 +63,8 @@ export interface Message {
   readonly ts: string; // ISO-8601, local time with its offset
   readonly status: string;
   readonly title: string;
+  readonly priority?: Priority | undefined; // only where the header has one
+  readonly key?: string | undefined; // only where the header has one
   readonly body: string;
 }
 
@@ -69,12 +76,15 @@ export interface Outgoing {
   readonly title?: string | undefined; // none: the first line of the body
   readonly reply?: number | undefined; // the number of the message this answers
   readonly status?: string | undefined; // a free label; none: discussion
+  readonly priority?: Priority | undefined; // none: normal
+  readonly key?: string | undefined; // posted once under this key, however often it is tried
   readonly force?: boolean | undefined; // take recipients who are not known here
 }
 
 /** What was posted. */
 export interface Posted {
   readonly message: Message;
+  readonly created: boolean; // false: it was there already, under its key
   readonly bytes: number; // of the body, as written
   readonly lines: number;
   readonly notes: readonly string[]; // what the sender should know
@@ -148,7 +158,10 @@ export const EXIT = {
   no_name: 64,
   timeout: 2,
   taken: 3,
+  other_content: 4,
+  stuck: 5,
   no_channel: 1,
+  bad_meta: 1,
   channel_exists: 1,
   no_message: 1,
   no_task: 1,
@@ -247,6 +260,11 @@ function visible(text: string): string {
     .replace(/[\u2028-\u202e\u2066-\u2069]/g, (c) => `\\u${c.charCodeAt(0).toString(16)}`);
 }
 
+/** A number for people: 1,234. Intl would cost a third of a start. */
+function count(number: number): string {
+  return String(number).replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
 /** A word as a shell would need it typed; with control characters in it, as bash would. */
 function shellWord(text: string): string {
   if (/^[\w@%+=:,./~-]+$/.test(text)) return text;
@@ -271,15 +289,17 @@ function foldName(text: string): string {
  */
 export function parseName(what: string, text: string): Name {
   const name = foldName(text);
-  if (/^[a-z0-9]+(-[a-z0-9]+)*$/.test(name) && name.length <= NAME_MAX && !DEVICE.test(name) && name !== "all") {
-    return name as Name;
-  }
+  if (isName(name)) return name;
   const reserved = DEVICE.test(name) || name === "all";
   const rule = reserved ? "that word is reserved" : `use a-z, 0-9 and single hyphens, at most ${NAME_MAX}`;
   const near = reserved ? `${name}-1` : asciiSlug(name, NAME_MAX);
   const swap = near === "" || near === "all" || DEVICE.test(near) ? undefined : ([text, near] as const);
   const mend = swap && `use ${quoted(near)}`;
   throw new ChatError("bad_name", `${what} ${quoted(text)} is not a name of an agent: ${rule}`, mend, swap);
+}
+
+function isName(text: string): text is Name {
+  return /^[a-z0-9]+(-[a-z0-9]+)*$/.test(text) && text.length <= NAME_MAX && !DEVICE.test(text) && text !== "all";
 }
 
 function asciiSlug(text: string, max: number): string {
@@ -382,7 +402,7 @@ function parseValue(text: string): string {
 }
 
 function formatMessage(message: Message): string {
-  const { seq, from, to, reply_to, channel, ts, status, title, body } = message;
+  const { seq, from, to, reply_to, channel, ts, status, title, priority, key, body } = message;
   const head = ["---", `seq: ${seq}`, `from: ${from}`, `to: ${to.join(", ") || "all"}`];
   if (reply_to !== null) head.push(`reply_to: ${reply_to}`);
   head.push(
@@ -390,8 +410,10 @@ function formatMessage(message: Message): string {
     `ts: ${ts}`,
     `status: ${formatValue(status)}`,
     `title: ${formatValue(title)}`,
-    "---",
   );
+  if (priority !== undefined) head.push(`priority: ${priority}`);
+  if (key !== undefined) head.push(`key: ${formatValue(key)}`);
+  head.push("---");
   return `${head.join("\n")}\n${body}${body.endsWith("\n") ? "" : "\n"}`;
 }
 
@@ -443,6 +465,18 @@ function isEverybody(name: string): boolean {
   return ["all", "*", "null", "~"].includes(foldName(name));
 }
 
+function isPriority(word: string): word is Priority {
+  return (PRIORITIES as readonly string[]).includes(word);
+}
+
+function parsePriority(text: string): Priority {
+  const word = text.trim().toLowerCase();
+  if (isPriority(word)) return word;
+  const near = nearest(word, PRIORITIES);
+  const swap = near === undefined ? undefined : ([text, near] as const);
+  throw new ChatError("bad_value", `--priority ${quoted(text)} is none of ${PRIORITIES.join(", ")}`, undefined, swap);
+}
+
 /** A message from its text, or why the text is not that message. */
 function parseMessage(channel: Channel, { seq, file }: Entry, text: string): Message | string {
   const split = splitMessage(text);
@@ -452,6 +486,7 @@ function parseMessage(channel: Channel, { seq, file }: Entry, text: string): Mes
   if (!/^\d{1,16}$/.test(number)) return "has a header without a seq";
   if (Number(number) !== seq) return `has a header that says seq ${Number(number)}`;
   const reply = /^#?(\d{1,15})$/.exec(bare(get("reply_to")));
+  const [priority, key] = [bare(get("priority")).toLowerCase(), split.fields.get("key")];
   return {
     channel: channel.name,
     seq,
@@ -463,6 +498,8 @@ function parseMessage(channel: Channel, { seq, file }: Entry, text: string): Mes
     ts: get("ts"),
     status: get("status"),
     title: get("title"),
+    ...(isPriority(priority) && { priority }),
+    ...(key !== undefined && { key }),
     body: split.body,
   };
 }
@@ -616,6 +653,16 @@ function readRegular(file: string): { bytes: Buffer; stat: fs.Stats } | "folder"
     return { bytes: readAll(fd, stat.size), stat };
   } finally {
     fs.closeSync(fd);
+  }
+}
+
+/** The text of a file that nothing depends on; empty where there is none. */
+function readIfPossible(file: string): string {
+  try {
+    const found = readRegular(file);
+    return typeof found === "string" ? "" : found.bytes.toString();
+  } catch {
+    return "";
   }
 }
 
@@ -1018,6 +1065,43 @@ function placeMeta(channel: Channel, draft: Draft, text: string): void {
   }
 }
 
+/** Adds an agent to a channel's members; everything else in its `_meta.json` stays. Throws `bad_name`, `bad_meta`, `locked`, `io`. */
+export async function join(channel: Channel, agent: string, { signal }: Blocking = {}): Promise<Meta> {
+  const name = parseName("member", agent);
+  const added = (members: readonly string[]): readonly string[] =>
+    members.some((member) => foldName(member) === name) ? members : [...members, name];
+  return changeMembers(channel, added, signal);
+}
+
+/** Takes an agent off a channel's members; without any the channel is open to all. Throws like `join`. */
+export async function leave(channel: Channel, agent: string, { signal }: Blocking = {}): Promise<Meta> {
+  const name = parseName("member", agent);
+  return changeMembers(channel, (members) => members.filter((member) => foldName(member) !== name), signal);
+}
+
+async function changeMembers(
+  channel: Channel,
+  change: (members: readonly string[]) => readonly string[],
+  signal: AbortSignal | undefined,
+): Promise<Meta> {
+  return explainingLater(`change the members of ${quoted(channel.name)}`, () =>
+    withLock(numberLock(channel), signal, (draft) => {
+      const meta = readMeta(channel);
+      if (meta.problem !== undefined) {
+        const message = `${quoted(metaPath(channel.path))} ${meta.problem}: nothing was changed`;
+        throw new ChatError("bad_meta", message, "mend the file first: it is one JSON object");
+      }
+      const members = change(meta.members);
+      if (members.length === meta.members.length) return meta;
+      const whole = JSON.parse(readIfPossible(metaPath(channel.path)).replace(/^\ufeff/, "")) as object;
+      writeAll(draft.fd, `${JSON.stringify({ ...whole, members }, null, 2)}\n`);
+      fs.fsyncSync(draft.fd);
+      persistently(() => fs.renameSync(draft.path, metaPath(channel.path)));
+      return { ...meta, members };
+    }),
+  );
+}
+
 function existsAlready({ root, name, path: folder }: Channel): ChatError {
   const mend = `agent-chat roster ${name} --root ${shellWord(root)}`;
   return new ChatError("channel_exists", `channel ${quoted(name)} already exists at ${folder}`, mend);
@@ -1115,14 +1199,18 @@ function highest(channel: Channel, entries: readonly Entry[]): number {
   return 0;
 }
 
-/** The messages with a number; throws `io` where one of them cannot be read. */
-function findMessages(channel: Channel, seq: number): Message[] {
-  const entries = listMessages(channel).entries.filter((entry) => entry.seq === seq);
-  return entries.flatMap((entry) => {
-    const finding = inspect(channel, entry);
-    if (finding.kind !== "unreadable") return finding.kind === "message" ? [finding.message] : [];
-    throw new ChatError("io", `${quoted(path.join(channel.path, entry.file))} ${finding.reason}`);
-  });
+/** The messages with a number; throws `no_message`, and `io` where one of them cannot be read. */
+function findMessages(channel: Channel, seq: number, entries = listMessages(channel).entries): Message[] {
+  const found = entries
+    .filter((entry) => entry.seq === seq)
+    .flatMap((entry) => {
+      const finding = inspect(channel, entry);
+      if (finding.kind !== "unreadable") return finding.kind === "message" ? [finding.message] : [];
+      throw new ChatError("io", `${quoted(path.join(channel.path, entry.file))} ${finding.reason}`);
+    });
+  if (found.length > 0) return found;
+  const message = `no message #${seq} in ${channel.path}`;
+  throw new ChatError("no_message", message, `agent-chat peek ${shellWord(channel.name)}`);
 }
 
 /** The last `count` messages, oldest first, and notes on what only looks like one. Marks nothing. */
@@ -1162,10 +1250,16 @@ export async function post(channel: Channel, outgoing: Outgoing, { signal }: Blo
     const notes: string[] = [];
     const body = checkBody(outgoing.body);
     const unnumbered = address(channel, outgoing, body, notes);
-    const publishing = (draft: Draft, seen: Glance | undefined): Message => publish(channel, draft, seen, unnumbered);
+    let created = true;
+    const publishing = (draft: Draft, seen: Glance | undefined): Message => {
+      const before = postedBefore(channel, unnumbered);
+      created = before === undefined;
+      return before ?? publish(channel, draft, seen, unnumbered);
+    };
     const message = await withLock(numberLock(channel), signal, publishing, () => glanceAt(channel));
     if (!flushFolder(channel.path)) notes.push("the disk did not confirm the new entry: a power cut now could lose it");
-    return { message, bytes: Buffer.byteLength(body), lines: body.replace(/\n$/, "").split("\n").length, notes };
+    const lines = body.replace(/\n$/, "").split("\n").length;
+    return { message, created, bytes: Buffer.byteLength(body), lines, notes };
   });
 }
 
@@ -1191,18 +1285,60 @@ function address(channel: Channel, outgoing: Outgoing, body: string, notes: stri
   }
   const title = headerLine("title", outgoing.title ?? titleFor(answered[0], body));
   const status = headerLine("status", outgoing.status ?? "discussion");
+  const more = { ...priorityOf(outgoing), ...keyOf(outgoing) };
   const reply_to = outgoing.reply ?? null;
-  return { channel: channel.name, seq: 0, file: "", path: "", from, to, reply_to, ts: "", status, title, body };
+  return {
+    channel: channel.name,
+    seq: 0,
+    file: "",
+    path: "",
+    from,
+    to,
+    reply_to,
+    ts: "",
+    status,
+    title,
+    ...more,
+    body,
+  };
 }
 
 function titleFor(answered: Message | undefined, body: string): string {
   return answered === undefined ? titleFrom(body) : `re: ${answered.title.replace(/^re: /i, "")}`.slice(0, LINE_MAX);
 }
 
+/** Normal is what a message without the key has, so it is not written. */
+function priorityOf({ priority }: Outgoing): { priority?: Priority } {
+  const parsed = parsePriority(priority ?? "normal");
+  return parsed === "normal" ? {} : { priority: parsed };
+}
+
+function keyOf({ key }: Outgoing): { key?: string } {
+  if (key === undefined) return {};
+  if (key.trim() === "") throw new ChatError("bad_value", "the key is blank: nothing was posted");
+  return { key: headerLine("key", key.trim()) };
+}
+
 function headerLine(what: string, text: string): string {
   if (text.length <= LINE_MAX) return oneLine(text);
   const message = `the ${what} has ${text.length} characters, more than ${LINE_MAX}: nothing was posted`;
   throw new ChatError("too_big", message, "put the text into the body");
+}
+
+/** The message that its sender posted under the same key before. Throws `other_content` where that one says another thing. */
+function postedBefore(channel: Channel, unnumbered: Message): Message | undefined {
+  const { from, key } = unnumbered;
+  if (key === undefined) return undefined;
+  const before = firstBy(channel, listMessages(channel).entries, from, (message) => message.key === key);
+  if (before === undefined || contentOf(before) === contentOf(unnumbered)) return before;
+  const message = `${quoted(from)} posted another message under the key ${quoted(key)}: ${before.path}; nothing was posted`;
+  throw new ChatError("other_content", message, "give this one a key of its own");
+}
+
+/** All that a sender says of a message; not where and when it was posted. */
+function contentOf({ to, reply_to, status, title, priority = "normal", body }: Message): string {
+  const text = body.endsWith("\n") ? body : `${body}\n`; // as it is in the file
+  return JSON.stringify([to.map(foldName).sort(), reply_to, status, title, priority, text]);
 }
 
 /** Writes the numbered text into the draft and links it into place; a name that something else has costs a number. */
@@ -1241,20 +1377,11 @@ const newestPath = (channel: Channel): string => path.join(channel.path, ".curso
  */
 function knownHighest(channel: Channel, seen: Glance | undefined): number | undefined {
   if (seen === undefined || monotonic() - seen.at > GLANCE_MS) return undefined;
-  const [, seq, modified] = /^(\d{5,15}) (\d+)$/.exec(readNewest(channel)) ?? [];
+  const [, seq, modified] = /^(\d{5,15}) (\d+)$/.exec(readIfPossible(newestPath(channel))) ?? [];
   if (modified === undefined) return undefined;
   const since = seen.modified - BigInt(modified);
   const coarse = seen.modified % 1_000_000n === 0n; // a file system that keeps whole seconds hides changes
   return since < 0n || since > TICK_NS || coarse ? undefined : Number(seq);
-}
-
-function readNewest(channel: Channel): string {
-  try {
-    const found = readRegular(newestPath(channel));
-    return typeof found === "string" ? "" : found.bytes.toString();
-  } catch {
-    return ""; // it only saves time
-  }
 }
 
 function glanceAt(channel: Channel): Glance | undefined {
@@ -1309,13 +1436,6 @@ function keepNewest(channel: Channel, fd: number, made: string, seq: number): vo
 
 function repliedTo(channel: Channel, seq: number, notes: string[]): Message[] {
   const found = findMessages(channel, seq);
-  if (found.length === 0) {
-    throw new ChatError(
-      "no_message",
-      `no message #${seq} in ${channel.path} to reply to`,
-      `agent-chat peek ${shellWord(channel.name)}`,
-    );
-  }
   if (found.length > 1)
     notes.push(`${found.length} messages are #${seq}: ${found.map((message) => message.file).join(", ")}`);
   return found;
@@ -1343,38 +1463,57 @@ function isStranger({ members }: Meta, name: string): boolean {
 
 /** Refuses, or in an open channel notes, recipients who are no members and have neither posted nor read (SPEC 3.4). */
 function checkRecipients(channel: Channel, meta: Meta, to: readonly string[], notes: string[]): void {
-  const known = [...meta.members, ...cursorNames(channel)];
-  for (const name of to) {
-    if (known.some((other) => foldName(other) === foldName(name)) || hasPosted(channel, name)) continue;
-    const near = nearest(name, known);
-    const hint = near === undefined ? "" : `; did you mean "${near}"?`;
+  for (const { name, near, hint } of strangersAmong(channel, meta, to)) {
     if (meta.members.length === 0) notes.push(`"${name}" has never posted or read in "${channel.name}"${hint}`);
-    else refuseRecipient(channel, meta, name, near, hint);
+    else refuseRecipient(channel, meta, { name, near, hint });
   }
 }
 
-function refuseRecipient(
-  channel: Channel,
-  { members }: Meta,
-  name: string,
-  near: string | undefined,
-  hint: string,
-): never {
+/** A name that nobody here is known by, and the nearest that somebody is. */
+interface Stranger {
+  readonly name: string;
+  readonly near: string | undefined;
+  readonly hint: string;
+}
+
+function strangersAmong(channel: Channel, { members }: Meta, names: readonly string[]): Stranger[] {
+  if (names.length === 0) return [];
+  const known = [...members, ...cursorNames(channel)];
+  const isKnown = (name: string): boolean => known.some((other) => foldName(other) === foldName(name));
+  const strangers = names.filter((name) => !isKnown(name) && !hasPosted(channel, name));
+  return strangers.map((name) => {
+    const near = nearest(name, known);
+    return { name, near, hint: near === undefined ? "" : `; did you mean "${near}"?` };
+  });
+}
+
+function refuseRecipient(channel: Channel, { members }: Meta, { name, near, hint }: Stranger): never {
   const message = `"${name}" is not known in "${channel.name}" at ${channel.path}; members: ${members.join(", ")}${hint}`;
   const mend = near === undefined ? "send it all the same with --force" : `--to ${near}`;
   throw new ChatError("unknown_recipient", visible(message), mend, near === undefined ? undefined : [name, near]);
 }
 
 function hasPosted(channel: Channel, name: string): boolean {
+  return firstBy(channel, listMessages(channel).entries, name, () => true) !== undefined;
+}
+
+/** The first of an agent's messages that is as asked; only files that bear its name are opened. Throws the system's error. */
+function firstBy(
+  channel: Channel,
+  entries: Iterable<Entry>,
+  name: string,
+  isAsked: (message: Message) => boolean,
+  open = inspect,
+): Message | undefined {
   const slug = asciiSlug(name, NAME_MAX);
-  const possible = listMessages(channel).entries.filter(({ file }) =>
-    file.startsWith(`${slug}-`, file.indexOf("-") + 1),
-  );
-  return possible.some((entry) => {
-    const finding = inspect(channel, entry);
+  for (const entry of entries) {
+    if (!entry.file.startsWith(`${slug}-`, entry.file.indexOf("-") + 1)) continue;
+    const finding = open(channel, entry);
     if (finding.kind === "unreadable") throw finding.error;
-    return finding.kind === "message" && foldName(finding.message.from) === foldName(name);
-  });
+    if (finding.kind === "message" && foldName(finding.message.from) === foldName(name) && isAsked(finding.message))
+      return finding.message;
+  }
+  return undefined;
 }
 
 // ---- cursors -------------------------------------------------------------------------------------------------------
@@ -1383,11 +1522,11 @@ const NOTHING: Cursor = { ranges: [], files: new Set() };
 
 const cursorPath = (channel: Channel, agent: Name): string => path.join(channel.path, ".cursors", `${agent}.txt`);
 
-/** The agents who have a cursor in a channel. */
-function cursorNames(channel: Channel): string[] {
+/** The agents who have a cursor in a channel, or another file beside it. */
+function cursorNames(channel: Channel, ending = ".txt"): string[] {
   try {
     const names = fs.readdirSync(path.join(channel.path, ".cursors"));
-    return names.filter((name) => name.endsWith(".txt")).map((name) => name.slice(0, -4));
+    return names.filter((name) => name.endsWith(ending)).map((name) => name.slice(0, -ending.length));
   } catch (error) {
     if (isCode(error, "ENOENT", "ENOTDIR", "EACCES")) return [];
     throw error;
@@ -1428,6 +1567,11 @@ function toCursor(ranges: Iterable<readonly [number, number]>, files: Iterable<s
 
 function union(a: Cursor, b: Cursor): Cursor {
   return toCursor([...a.ranges, ...b.ranges], [...a.files, ...b.files]);
+}
+
+/** How many numbers up to the newest a cursor has. */
+function sizeOf({ ranges }: Cursor, newest: number): number {
+  return ranges.reduce((sum, [low, high]) => sum + Math.max(0, Math.min(high, newest) - low + 1), 0);
 }
 
 /** The messages from which a cursor grows: by number, by file name where two share a number. */
@@ -1482,244 +1626,54 @@ export async function mark(batch: Batch, shown: readonly Entry[], { signal }: Bl
     return text === (disk.text ?? "0").trim() ? undefined : text;
   };
   await explainingLater(`mark messages as shown to ${agent}`, async () => {
-    if (grown() === undefined) return;
-    makeFolder(path.join(channel.path, ".cursors"));
-    await withLock(`${cursorPath(channel, agent).slice(0, -4)}.lock`, signal, (draft) => {
-      const text = grown();
-      if (text === undefined) return;
-      writeAll(draft.fd, text);
-      persistently(() => fs.renameSync(draft.path, cursorPath(channel, agent)));
-    });
+    if (grown() !== undefined) await rewrite(channel, agent, cursorPath(channel, agent), grown, signal);
   });
 }
 
-// ---- delivery ------------------------------------------------------------------------------------------------------
-
-const TIMEOUT_S = 100; // agents' shells kill a command at 120 s unless told otherwise
-const INTERVAL_S = 0.2;
-const INTERVAL_MIN_S = 0.02;
-const INTERVAL_MAX_S = 60;
-const FRESH_MS = 2_000; // a folder's mtime may be this coarse: one so young may hide a second change
-const RELIST_MS = 5_000; // for file systems whose mtime does not tell
-const OWNER_MS = 5_000; // between looks at who started a wait
-const WRITING_MS = 50; // the reference writes a message in far less
-const HALF_WRITTEN_MS = 2_000; // a file that is still no message after this long is named
-
-/** One agent's view of one channel: the cursor as first read, and what has been judged since. */
-interface Reader {
-  readonly channel: Channel;
-  readonly agent: Name;
-  cursor: CursorFile;
-  believed: boolean; // the cursor was compared with the newest message
-  size: number; // how many numbered names the last listing had
-  readonly passed: Set<string>; // files judged not to be for the agent: their headers are parsed once
-}
-
-/** The cursor is read before anything is listed, so that all it names can be seen in the listing. */
-function openReader(channel: Channel, agent: Name): Reader {
-  let cursor: CursorFile;
-  try {
-    cursor = readCursor(channel, agent);
-  } catch (error) {
-    const problem = `could not be read (${codeOf(error)})`;
-    cursor = { text: undefined, cursor: NOTHING, moved: undefined, problem }; // deliver; marking will say it again
-  }
-  return { channel, agent, cursor, believed: false, size: 0, passed: new Set() };
-}
-
-function look(reader: Reader): Batch {
-  const { channel, agent, passed } = reader;
-  const { entries, strays } = listMessages(channel);
-  reader.size = entries.length + strays.length;
-  const newest = highest(channel, entries);
-  if (!reader.believed) Object.assign(reader, { believed: true, cursor: doubt(reader.cursor, newest) });
-  const shared = sharedNumbers(channel, entries);
-  const [messages, notes]: [Message[], string[]] = [[], oddities(channel, strays)];
-  const fresh = entries.filter((entry) => !passed.has(entry.file) && !holds(reader.cursor.cursor, entry, shared));
-  if (fresh.length > 0) letWriterFinish(channel);
-  for (const entry of fresh) {
-    const finding = inspect(channel, entry);
-    if (finding.kind === "message" && !isFor(finding.message, agent)) passed.add(entry.file);
-    else if (finding.kind === "message") messages.push(finding.message);
-    else notes.push(...oddity(channel, entry, finding));
-  }
-  const judged = entries.filter((entry) => passed.has(entry.file));
-  notes.push(...cursorNotes(reader), ...sharedNotes(shared, messages));
-  return { channel, agent, messages, passed: judged, newest, shared, cursor: reader.cursor, notes };
+/** Where an agent stands in a channel. */
+export interface Position {
+  readonly channel: string;
+  readonly agent: string;
+  readonly path: string; // of the cursor's file
+  readonly shown: string; // the set, as the file would say it
+  readonly newest: number;
+  readonly unread: number;
 }
 
 /**
- * The reference writes its messages in place while it holds the lock, an empty folder. What was listed is whole once
- * that lock is gone; a lock that is left over from a crash is waited for only this long (SPEC 6.10).
+ * Moves a cursor by hand: to a set such as `1-8,10-12`, to `all` that is there, or to `none`.
+ * Throws `bad_value` for what is no set, or reaches past the newest message; `locked`, `no_access`, `no_space` or `io`.
  */
-function letWriterFinish(channel: Channel): void {
-  for (let waited = 0; waited < WRITING_MS && isReferenceWriting(channel); waited += 5) pause(5);
-}
-
-function isReferenceWriting(channel: Channel): boolean {
-  try {
-    return fs.readdirSync(numberLock(channel)).length === 0;
-  } catch {
-    return false; // no lock, or not for us to see
-  }
-}
-
-/** For the agent: addressed to it or to everybody, and not its own. */
-function isFor({ from, to }: Message, agent: Name): boolean {
-  return foldName(from) !== agent && (to.length === 0 || to.some((name) => foldName(name) === agent));
-}
-
-/** A cursor that reaches past the newest message is not believed: numbers it has would be given again (SPEC 6.3). */
-function doubt(file: CursorFile, newest: number): CursorFile {
-  const top = file.cursor.ranges.at(-1)?.[1] ?? 0;
-  if (top <= newest) return file;
-  return { ...file, cursor: NOTHING, problem: `reaches #${top}, and the newest message is #${newest}` };
-}
-
-function cursorNotes({ channel, agent, cursor }: Reader): string[] {
-  if (cursor.problem === undefined) return [];
-  return [
-    `the cursor ${quoted(cursorPath(channel, agent))} ${cursor.problem}: it is not believed, everything counts as unread`,
-  ];
-}
-
-/** Numbers that more than one message has, as two clones give out that git then merges; with how many have it. */
-function sharedNumbers(channel: Channel, entries: readonly Entry[]): Map<number, number> {
-  const twice = entries.filter((entry, i) => entry.seq === entries[i - 1]?.seq || entry.seq === entries[i + 1]?.seq);
-  const count = new Map<number, number>();
-  for (const entry of twice) {
-    const { kind } = inspect(channel, entry);
-    if (kind === "message" || kind === "unreadable") count.set(entry.seq, (count.get(entry.seq) ?? 0) + 1);
-  }
-  return new Map([...count].filter(([, n]) => n > 1));
-}
-
-function sharedNotes(shared: ReadonlyMap<number, number>, messages: readonly Message[]): string[] {
-  const concerned = [...shared].filter(([number]) => messages.some(({ seq }) => seq === number));
-  return concerned.map(([seq, count]) => `${count} messages are #${seq}: each is shown to whom it is for`);
-}
-
-/**
- * What is new for an agent in a channel. Marks nothing: give the batch, and what of it was shown, to `mark`.
- * Needs neither the lock nor write access. Throws `bad_name`, `gone`, `no_access` or `io`.
- */
-export function read(channel: Channel, agent: string): Batch {
-  return look(openReader(channel, parseName("agent", agent)));
-}
-
-/** How to wait. */
-export interface Waiting extends Blocking {
-  readonly timeout?: number | undefined; // seconds; 0 looks once
-  readonly interval?: number | undefined; // seconds between looks
-  readonly onNote?: Note | undefined; // told once of each file that stays odd
-}
-
-/** A channel that a wait looks at. */
-interface Watch {
-  readonly reader: Reader;
-  readonly notes: Map<string, number>; // when each was first seen
-  readonly told: Set<string>;
-  folder: number | undefined; // its inode: a replaced folder is another channel
-  modified: number;
-  listedAt: number;
-  newest: number;
-}
-
-/**
- * Blocks until there is something new for an agent in one of the channels; a function is asked for them at each look.
- * A tick is one `stat`; it lists only where something may have changed. Marks nothing, like `read`.
- * Throws `timeout`, and `gone` where a folder vanishes or is replaced; rejects with the signal's reason.
- */
-export async function wait(
-  channels: readonly Channel[] | (() => readonly Channel[]),
-  agent: string,
-  how: Waiting = {},
-): Promise<Batch[]> {
-  const { timeout = TIMEOUT_S, interval = INTERVAL_S, signal, onNote } = how;
+export async function setCursor(channel: Channel, agent: string, to: string, { signal }: Blocking = {}): Promise<void> {
   const name = parseName("agent", agent);
-  const deadline = monotonic() + timeout * 1000;
-  const watches = new Map<string, Watch>();
-  for (;;) {
-    signal?.throwIfAborted();
-    for (const channel of typeof channels === "function" ? channels() : channels) {
-      if (!watches.has(channel.path)) watches.set(channel.path, openWatch(channel, name));
-    }
-    const ticking = (watch: Watch): Batch[] => tick(watch, onNote, typeof channels !== "function");
-    const batches = [...watches.values()].flatMap(ticking);
-    if (batches.length > 0) return batches;
-    const left = deadline - monotonic();
-    if (left <= 0) throw timeoutError(name, timeout, [...watches.values()], onNote);
-    await sleep(Math.min(left, Math.max(interval, INTERVAL_MIN_S) * 1000), signal);
-  }
+  await explainingLater(`move the cursor of ${name}`, async () => {
+    const { entries } = listMessages(channel);
+    const cursor =
+      to === "all" ? cursorOf(entries, sharedNumbers(channel, entries)) : to === "none" ? NOTHING : parseCursor(to);
+    const newest = highest(channel, entries);
+    if (cursor === undefined)
+      throw new ChatError("bad_value", `${quoted(to)} is no set of messages`, "write 1-12, 1-8,10-12, all or none");
+    if (to !== "all" && (cursor.ranges.at(-1)?.[1] ?? 0) > newest)
+      throw new ChatError("bad_value", `${quoted(to)} reaches past the newest message, #${newest}`, "--set all");
+    await rewrite(channel, name, cursorPath(channel, name), () => formatCursor(cursor), signal);
+  });
 }
 
-function openWatch(channel: Channel, agent: Name): Watch {
-  return {
-    reader: openReader(channel, agent),
-    notes: new Map(),
-    told: new Set(),
-    folder: undefined,
-    modified: NaN,
-    listedAt: -Infinity,
-    newest: 0,
-  };
-}
-
-/** One look at one channel: the batch if it has messages. One that was not named and cannot be read is only noted. */
-function tick(watch: Watch, onNote: Note | undefined, named: boolean): Batch[] {
-  const what = `watch ${quoted(watch.reader.channel.path)}`;
-  try {
-    return explaining(what, () => (hasChanged(watch) ? lookAgain(watch, onNote) : []));
-  } catch (error) {
-    if (named || !(error instanceof ChatError) || error.code !== "no_access") throw error;
-    tell(watch, error.message, onNote);
-    return [];
-  }
-}
-
-/** One `stat`: whether the folder may hold something new. Throws `gone`. */
-function hasChanged(watch: Watch): boolean {
-  const { channel } = watch.reader;
-  const stat = fs.statSync(channel.path, { throwIfNoEntry: false });
-  if (stat === undefined || (watch.folder ?? stat.ino) !== stat.ino) {
-    const what = stat === undefined ? "is gone" : "was replaced by another";
-    throw new ChatError("gone", `the channel's folder ${channel.path} ${what} while waiting`, "agent-chat channels");
-  }
-  const settled = stat.mtimeMs === watch.modified && Math.abs(Date.now() - stat.mtimeMs) >= FRESH_MS;
-  if (settled && monotonic() - watch.listedAt < RELIST_MS) return false;
-  const same = settled && watch.notes.size === 0 && countNumbered(channel) === watch.reader.size;
-  Object.assign(watch, { folder: stat.ino, modified: stat.mtimeMs, listedAt: monotonic() });
-  return !same;
-}
-
-/** Where the mtime says that nothing came, a count is enough to see that it lied: messages are only ever added. */
-function countNumbered(channel: Channel): number {
-  return listNames(channel).reduce((count, name) => (isAlmost(name) ? count + 1 : count), 0);
-}
-
-/** A file that is being written is not yet odd: it is named once it has stayed so, or when the wait ends. */
-function lookAgain(watch: Watch, onNote: Note | undefined): Batch[] {
-  const batch = look(watch.reader);
-  watch.newest = batch.newest;
-  const now = monotonic();
-  const before = new Map(watch.notes);
-  watch.notes.clear();
-  for (const note of batch.notes) watch.notes.set(note, before.get(note) ?? now);
-  for (const [note, since] of watch.notes) {
-    if (batch.messages.length > 0 || now - since >= HALF_WRITTEN_MS) tell(watch, note, onNote);
-  }
-  return batch.messages.length > 0 ? [batch] : [];
-}
-
-function tell({ told }: Watch, note: string, onNote: Note | undefined): void {
-  if (!told.has(note)) onNote?.(note);
-  told.add(note);
-}
-
-function timeoutError(agent: Name, timeout: number, watches: readonly Watch[], onNote: Note | undefined): ChatError {
-  for (const watch of watches) for (const note of watch.notes.keys()) tell(watch, note, onNote);
-  const seen = watches.map(({ reader, newest }) => `${reader.channel.path} (newest #${newest})`);
-  return new ChatError("timeout", `nothing new for ${agent} in ${timeout} s; looked at ${seen.join(", ")}`);
+/** Replaces a file of an agent's under a lock of its own, by what `text` says then; undefined leaves it alone. */
+async function rewrite(
+  channel: Channel,
+  agent: Name,
+  file: string,
+  text: () => string | undefined,
+  signal: AbortSignal | undefined,
+): Promise<void> {
+  makeFolder(path.dirname(file));
+  await withLock(path.join(channel.path, ".cursors", `${agent}.lock`), signal, (draft) => {
+    const next = text();
+    if (next === undefined) return;
+    writeAll(draft.fd, next);
+    persistently(() => fs.renameSync(draft.path, file));
+  });
 }
 
 // ---- tasks ---------------------------------------------------------------------------------------------------------
@@ -1842,6 +1796,868 @@ function giveBack(mine: string, open: string, renamed: Renamed): void {
   renamed.here = false;
 }
 
+// ---- delivery -------------------------------------------------------------------------------------------------------
+
+const WRITING_MS = 50; // the reference writes a message in far less
+
+/** One agent's view of one channel: the cursor as first read, and what has been judged since. */
+interface Reader {
+  readonly channel: Channel;
+  readonly agent: Name;
+  cursor: CursorFile;
+  believed: boolean; // the cursor was compared with the newest message
+  size: number; // how many numbered names the last listing had
+  readonly passed: Set<string>; // files judged not to be for the agent: their headers are parsed once
+  readonly resting: Set<string>; // files for the agent, but not what it waits for: they stay unread
+  readonly heard: Set<string>; // who has written what it waits for
+}
+
+/** The cursor is read before anything is listed, so that all it names can be seen in the listing. */
+function openReader(channel: Channel, agent: Name): Reader {
+  let cursor: CursorFile;
+  try {
+    cursor = readCursor(channel, agent);
+  } catch (error) {
+    const problem = `could not be read (${codeOf(error)})`;
+    cursor = { text: undefined, cursor: NOTHING, moved: undefined, problem }; // deliver; marking will say it again
+  }
+  const [passed, resting, heard] = [new Set<string>(), new Set<string>(), new Set<string>()];
+  return { channel, agent, cursor, believed: false, size: 0, passed, resting, heard };
+}
+
+/** One listing, judged by the cursor and a filter; without one, everything for the agent is wanted. */
+function look(reader: Reader, filter?: Filter, open = inspect): Batch {
+  const { channel, agent, passed, resting } = reader;
+  const { entries, strays } = listMessages(channel);
+  reader.size = entries.length + strays.length;
+  const newest = highest(channel, entries);
+  if (!reader.believed) Object.assign(reader, { believed: true, cursor: doubt(reader.cursor, newest) });
+  const shared = sharedNumbers(channel, entries);
+  const [messages, notes]: [Message[], string[]] = [[], oddities(channel, strays)];
+  const judged = ({ file }: Entry): boolean => passed.has(file) || resting.has(file);
+  const fresh = entries.filter((entry) => !judged(entry) && !holds(reader.cursor.cursor, entry, shared));
+  if (fresh.length > 0) letWriterFinish(channel);
+  for (const entry of fresh) {
+    const finding = open(channel, entry);
+    if (finding.kind !== "message") notes.push(...oddity(channel, entry, finding));
+    else if (isWanted(reader, finding.message, filter)) messages.push(finding.message);
+  }
+  const others = entries.filter(({ file }) => passed.has(file));
+  notes.push(...cursorNotes(reader), ...sharedNotes(shared, messages));
+  return { channel, agent, messages, passed: others, newest, shared, cursor: reader.cursor, notes };
+}
+
+/** Whether a message is for the agent, and what it waits for; what is not, is not opened again. */
+function isWanted({ agent, passed, resting, heard }: Reader, message: Message, filter: Filter | undefined): boolean {
+  const [mine, asked] = [isFor(message, agent), filter === undefined || matches(filter, message)];
+  if (asked && (mine || filter?.reply !== undefined)) heard.add(foldName(message.from));
+  if (!mine) passed.add(message.file);
+  else if (!asked) resting.add(message.file);
+  return mine && asked;
+}
+
+/** Which messages a wait is for: all that is given must be so. Nothing given: everything but `ack` and `fyi` (SPEC 6.11). */
+export interface Filter {
+  readonly from?: readonly string[] | undefined; // by one of these
+  readonly reply?: number | undefined; // an answer to the message with this number
+  readonly status?: string | undefined;
+  readonly priority?: Priority | undefined;
+}
+
+const QUIET = ["ack", "fyi"]; // they ask for nothing, and an answer to them would be answered
+
+function isFiltered({ from, reply, status, priority }: Filter): boolean {
+  return [from, reply, status, priority].some((wish) => wish !== undefined);
+}
+
+function matches(filter: Filter, { from, reply_to, status, priority = "normal" }: Message): boolean {
+  if (!isFiltered(filter)) return !QUIET.includes(foldName(status));
+  return (
+    (filter.from === undefined || filter.from.some((name) => foldName(name) === foldName(from))) &&
+    (filter.reply === undefined || filter.reply === reply_to) &&
+    (filter.status === undefined || foldName(filter.status) === foldName(status)) &&
+    (filter.priority === undefined || filter.priority === priority)
+  );
+}
+
+/**
+ * The reference writes its messages in place while it holds the lock, an empty folder. What was listed is whole once
+ * that lock is gone; a lock that is left over from a crash is waited for only this long (SPEC 6.10).
+ */
+function letWriterFinish(channel: Channel): void {
+  for (let waited = 0; waited < WRITING_MS && isReferenceWriting(channel); waited += 5) pause(5);
+}
+
+function isReferenceWriting(channel: Channel): boolean {
+  try {
+    return fs.readdirSync(numberLock(channel)).length === 0;
+  } catch {
+    return false; // no lock, or not for us to see
+  }
+}
+
+/** For the agent: addressed to it or to everybody, and not its own. */
+function isFor({ from, to }: Message, agent: Name): boolean {
+  return foldName(from) !== agent && (to.length === 0 || to.some((name) => foldName(name) === agent));
+}
+
+/** A cursor that reaches past the newest message is not believed: numbers it has would be given again (SPEC 6.3). */
+function doubt(file: CursorFile, newest: number): CursorFile {
+  const top = file.cursor.ranges.at(-1)?.[1] ?? 0;
+  if (top <= newest) return file;
+  return { ...file, cursor: NOTHING, problem: `reaches #${top}, and the newest message is #${newest}` };
+}
+
+function cursorNotes({ channel, agent, cursor }: Reader): string[] {
+  if (cursor.problem === undefined) return [];
+  return [
+    `the cursor ${quoted(cursorPath(channel, agent))} ${cursor.problem}: it is not believed, everything counts as unread`,
+  ];
+}
+
+/** Numbers that more than one message has, as two clones give out that git then merges; with how many have it. */
+function sharedNumbers(channel: Channel, entries: readonly Entry[]): Map<number, number> {
+  const twice = entries.filter((entry, i) => entry.seq === entries[i - 1]?.seq || entry.seq === entries[i + 1]?.seq);
+  const count = new Map<number, number>();
+  for (const entry of twice) {
+    const { kind } = inspect(channel, entry);
+    if (kind === "message" || kind === "unreadable") count.set(entry.seq, (count.get(entry.seq) ?? 0) + 1);
+  }
+  return new Map([...count].filter(([, n]) => n > 1));
+}
+
+function sharedNotes(shared: ReadonlyMap<number, number>, messages: readonly Message[]): string[] {
+  const concerned = [...shared].filter(([number]) => messages.some(({ seq }) => seq === number));
+  return concerned.map(([seq, count]) => `${count} messages are #${seq}: each is shown to whom it is for`);
+}
+
+/**
+ * What is new for an agent in a channel. Marks nothing: give the batch, and what of it was shown, to `mark`.
+ * Needs neither the lock nor write access. Throws `bad_name`, `gone`, `no_access` or `io`.
+ */
+export function read(channel: Channel, agent: string): Batch {
+  return look(openReader(channel, parseName("agent", agent)));
+}
+
+/** Where an agent stands in a channel: what it has been shown, and how much it has not. Throws like `read`. */
+export function position(channel: Channel, agent: string): Position {
+  const { agent: name, cursor, newest, messages } = read(channel, agent);
+  const shown = formatCursor(cursor.cursor);
+  return {
+    channel: channel.name,
+    agent: name,
+    path: cursorPath(channel, name),
+    shown,
+    newest,
+    unread: messages.length,
+  };
+}
+
+// ---- presence -------------------------------------------------------------------------------------------------------
+
+const BEAT_MS = 5_000; // between two touches of a heartbeat
+const BEAT_STALE_MS = 15_000; // one that was not touched for so long is nobody's
+const SILENT_MS = 15 * 60_000; // who has not been heard of for so long is silent
+
+/** What a running wait says of itself, in `.cursors/<agent>.wait` (SPEC 6.12). */
+interface Heartbeat {
+  readonly pid: number;
+  readonly host: string;
+  readonly since: string;
+  readonly until: string;
+  readonly channels: readonly string[]; // where it looks
+  readonly for: string; // in words; empty: whatever comes
+  readonly from: readonly string[]; // whom it could hear from; empty: anybody
+}
+
+const beatPath = (channel: Channel, agent: string): string => path.join(channel.path, ".cursors", `${agent}.wait`);
+
+/** Writes a heartbeat, or touches it by writing the same. It is a courtesy: where it cannot be, nothing is said. */
+function writeBeat(channel: Channel, agent: Name, text: string): void {
+  const { O_WRONLY, O_CREAT, O_TRUNC, O_NOFOLLOW = 0, O_NONBLOCK = 0 } = fs.constants;
+  const file = beatPath(channel, agent);
+  const change = readIfPossible(file) === text ? 0 : O_TRUNC; // a reader never finds the same text cut short
+  try {
+    makeFolder(path.dirname(file));
+    const fd = fs.openSync(file, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | change);
+    try {
+      writeAll(fd, text);
+    } finally {
+      fs.closeSync(fd);
+    }
+  } catch {
+    // not for us to write, or no space: the wait goes on
+  }
+}
+
+function removeBeat(channel: Channel, agent: Name, text: string): void {
+  if (readIfPossible(beatPath(channel, agent)) === text) removeAtLast(fs.unlinkSync, beatPath(channel, agent));
+}
+
+/**
+ * An agent's heartbeat, if its wait is surely running: touched less than 15 s before `now`, in milliseconds, and on
+ * this host by a process that is there.
+ */
+function liveBeat(channel: Channel, agent: string, now = Date.now()): Heartbeat | undefined {
+  if (!isName(agent)) return undefined;
+  try {
+    const found = readRegular(beatPath(channel, agent));
+    if (typeof found === "string") return undefined;
+    const beat = parseBeat(found.bytes.toString());
+    const running = beat.host !== HOST || isAlive(beat.pid);
+    return running && Math.abs(now - found.stat.mtimeMs) < BEAT_STALE_MS ? beat : undefined;
+  } catch {
+    return undefined; // none, or half-written
+  }
+}
+
+function parseBeat(text: string): Heartbeat {
+  const beat = JSON.parse(text) as Heartbeat;
+  const lists: unknown[] = [beat.channels, beat.from];
+  const sound =
+    [beat.host, beat.since, beat.until, beat.for].every((value) => typeof value === "string") &&
+    lists.every((list) => Array.isArray(list) && list.every((item) => typeof item === "string")) &&
+    Number.isInteger(beat.pid) &&
+    beat.pid > 0;
+  if (!sound) throw new Error("no heartbeat");
+  return beat;
+}
+
+/** What an agent says of itself, in `.cursors/<agent>.status`, until it expires (SPEC 6.14). */
+export interface Status {
+  readonly status: string; // busy, away ...
+  readonly note: string;
+  readonly since: string;
+  readonly until: string;
+}
+
+const statusPath = (channel: Channel, agent: string): string => path.join(channel.path, ".cursors", `${agent}.status`);
+
+/**
+ * Says what an agent is doing, for so many seconds; undefined takes it back. Nothing is posted.
+ * Throws `bad_name`, `too_big`, `locked`, `no_access`, `no_space` or `io`.
+ */
+export async function setStatus(
+  channel: Channel,
+  agent: string,
+  said: { status: string; note?: string; seconds: number } | undefined,
+  { signal }: Blocking = {},
+): Promise<Status | undefined> {
+  const name = parseName("agent", agent);
+  if (said === undefined) {
+    explaining(`take back the status of ${name}`, () => removeIfPresent(fs.unlinkSync, statusPath(channel, name)));
+    return undefined;
+  }
+  const now = Date.now();
+  const [since, until] = [timestamp(new Date(now)), timestamp(new Date(now + said.seconds * 1000))];
+  const status = headerLine("status", said.status);
+  const whole: Status = { status, note: headerLine("note", said.note ?? ""), since, until };
+  await explainingLater(`write the status of ${name}`, () =>
+    rewrite(channel, name, statusPath(channel, name), () => JSON.stringify(whole), signal),
+  );
+  return whole;
+}
+
+/** What an agent has said of itself, if it has not expired. */
+export function currentStatus(channel: Channel, agent: string): Status | undefined {
+  if (!isName(agent)) return undefined;
+  try {
+    const { status, note, since, until } = JSON.parse(readIfPossible(statusPath(channel, agent))) as Status;
+    const sound = [status, note, since, until].every((value) => typeof value === "string");
+    return sound && Date.parse(until) > Date.now() ? { status, note, since, until } : undefined;
+  } catch {
+    return undefined; // none, or nonsense
+  }
+}
+
+/** What is known of an agent in a channel: facts that the folder holds. */
+export interface Presence {
+  readonly agent: string;
+  readonly member: boolean;
+  readonly last_post: { readonly seq: number; readonly ts: string } | null;
+  readonly seen: string | null; // when it last posted, was shown something, waited or set its status; null: never
+  readonly unread: number | null; // null: its name is no name of ours, so no cursor tells
+  readonly counted: boolean; // false: `unread` is only a bound
+  readonly waiting: { readonly since: string; readonly until: string; readonly for: string } | null;
+  readonly status: Status | null;
+}
+
+const COUNTED_MAX = 100; // messages that are opened to tell a sender how many somebody has not been shown
+
+/**
+ * What is known of these agents. For a sender who has just posted number `newest`, long counts are only bounded, and a
+ * large channel is not listed where other files tell enough. Throws `gone`, `no_access` or `io`.
+ */
+export function presence(channel: Channel, agents: readonly string[], newest?: number): Presence[] {
+  if (agents.length === 0) return [];
+  const [open, { members }] = [remembering(), readMeta(channel)];
+  let listed: readonly Entry[] | undefined;
+  const newestFirst = (): readonly Entry[] => (listed ??= listMessages(channel).entries.toReversed());
+  return explaining(`see who is in ${quoted(channel.name)}`, () =>
+    agents.map((agent) => ({
+      agent,
+      member: members.some((member) => foldName(member) === foldName(agent)),
+      ...sightOf(channel, agent, newestFirst, open, newest),
+    })),
+  );
+}
+
+function sightOf(
+  channel: Channel,
+  agent: string,
+  newestFirst: () => readonly Entry[],
+  open: typeof inspect,
+  newest: number | undefined,
+): Omit<Presence, "agent" | "member"> {
+  const name = foldName(agent);
+  const [beat, status] = [liveBeat(channel, name), currentStatus(channel, name)];
+  const reader = openReader(channel, cursorNameOf(channel, name));
+  const files = [beat && Date.now(), reader.cursor.moved?.getTime(), Date.parse(status?.since ?? "")];
+  const quick = newest !== undefined && newest >= LARGE && files.some((time) => time);
+  const post = quick ? undefined : firstBy(channel, newestFirst(), agent, () => true, open);
+  const bound = newest === undefined ? 0 : newest - sizeOf(reader.cursor.cursor, newest);
+  const counted = !quick && bound <= COUNTED_MAX;
+  const seen = Math.max(...[...files, Date.parse(post?.ts ?? "")].map((time) => time || 0));
+  return {
+    last_post: post === undefined ? null : { seq: post.seq, ts: post.ts },
+    seen: seen > 0 ? timestamp(new Date(seen)) : null,
+    unread: !isName(name) ? null : counted ? look(reader, undefined, open).messages.length : bound,
+    counted,
+    waiting: beat === undefined ? null : { since: beat.since, until: beat.until, for: beat.for },
+    status: status ?? null,
+  };
+}
+
+/** What a sender or a wait is told of another agent, on one line. */
+function presenceLine({ agent, seen, unread, counted, waiting, status }: Presence): string {
+  const rest = unread === null ? "" : `, ${counted ? "" : "up to "}${count(unread)} unread`;
+  const last = seen === null ? "never seen here" : `last seen ${age(seen)}${rest}`;
+  const now = waiting === null ? last : `waiting now${waiting.for && `, for ${waiting.for}`}`;
+  return `${agent}: ${now}${status === null ? "" : `; ${statusWords(status)}`}`;
+}
+
+function statusWords({ status, note, until }: Status): string {
+  return `${status} until ${clockTime(until)}${note && `: ${note}`}`;
+}
+
+/** How long ago, in the largest unit that fits. */
+function age(ts: string): string {
+  const seconds = Math.max(0, (Date.now() - Date.parse(ts)) / 1000);
+  const units = [
+    [86_400 * 2, 86_400, "d"],
+    [3600, 3600, "h"],
+    [60, 60, "min"],
+  ] as const;
+  const [, size, unit] = units.find(([from]) => seconds >= from) ?? [0, 1, "s"];
+  return `${Math.floor(seconds / size)} ${unit} ago`;
+}
+
+/** The time of a timestamp, with its day if that is another one. */
+function clockTime(ts: string): string {
+  const date = new Date(ts);
+  if (Number.isNaN(date.getTime())) return visible(ts);
+  const local = timestamp(date);
+  return local.slice(0, 10) === timestamp().slice(0, 10) ? local.slice(11, 19) : local.slice(0, 19).replace("T", " ");
+}
+
+/** Opens each file once, and keeps no bodies. */
+function remembering(): typeof inspect {
+  const known = new Map<string, Finding>();
+  return (channel, entry) => {
+    const finding = known.get(entry.file) ?? inspect(channel, entry);
+    const slim = finding.kind === "message" ? { ...finding, message: { ...finding.message, body: "" } } : finding;
+    known.set(entry.file, slim);
+    return slim;
+  };
+}
+
+/** The cursor of an agent as its file is spelled: the reference keeps capitals. */
+function cursorNameOf(channel: Channel, name: string): Name {
+  const names = cursorNames(channel);
+  return (names.includes(name) ? name : (names.find((other) => foldName(other) === name) ?? name)) as Name;
+}
+
+/** Those who are members, or have been shown something here, or wait. */
+function readersOf(channel: Channel): string[] {
+  return [...readMeta(channel).members, ...cursorNames(channel), ...cursorNames(channel, ".wait").filter(isName)];
+}
+
+/** The tasks that an agent has taken. */
+function tasksOf(channel: Channel, agent: string): string[] {
+  const isTheirs = ({ state, owner }: TaskFile): boolean => state === "claimed" && foldName(owner) === foldName(agent);
+  return [...listTasks(channel)].filter(([, files]) => files.some(isTheirs)).map(([id]) => id);
+}
+
+/** Everybody who is a member, or has posted, read, waited, said a status or taken a task here; by name. */
+export function agentsOf(channel: Channel): string[] {
+  return explaining(`see who is in ${quoted(channel.name)}`, () => {
+    const authors = listMessages(channel).entries.flatMap((entry) => {
+      const finding = inspect(channel, entry);
+      return finding.kind === "message" && finding.message.from !== "" ? [finding.message.from] : [];
+    });
+    const owners = [...listTasks(channel).values()].flat().map(({ owner }) => owner);
+    const said = cursorNames(channel, ".status").filter(isName);
+    const all = [...readersOf(channel), ...authors, ...said, ...owners.filter(isName)];
+    const spelled = new Map(all.toReversed().map((name) => [foldName(name), name]));
+    return [...spelled.values()].sort();
+  });
+}
+
+/** Whom a message is for: its recipients, else the members; in an open channel those who were ever there. */
+function addressees(channel: Channel, { from, to }: Message): string[] {
+  const { members } = readMeta(channel);
+  const all = to.length > 0 ? to : members.length > 0 ? members : agentsOf(channel);
+  return all.filter((name) => foldName(name) !== foldName(from));
+}
+
+/** What became of one message. */
+export interface Receipt {
+  readonly channel: string;
+  readonly seq: number;
+  readonly file: string;
+  readonly path: string;
+  readonly from: string;
+  readonly title: string;
+  readonly for: readonly string[];
+  readonly shown: readonly string[];
+  readonly unshown: readonly string[];
+  readonly replied: readonly { readonly from: string; readonly seq: number; readonly file: string }[];
+}
+
+/**
+ * For whom the messages with a number were, who has been shown them, and who replied; one receipt for each of them.
+ * Throws `no_message`, `gone`, `no_access` or `io`.
+ */
+export function receipts(channel: Channel, seq: number): Receipt[] {
+  return explaining(`see who was shown #${seq}`, () => {
+    const { entries } = listMessages(channel);
+    const shared = sharedNumbers(channel, entries);
+    const newest = highest(channel, entries);
+    const replies = repliesTo(channel, seq, entries);
+    return findMessages(channel, seq, entries).map((message) => {
+      const { file, path: full, from, title } = message;
+      const all = addressees(channel, message);
+      const wasShown = (name: string): boolean => {
+        const cursor = readCursor(channel, cursorNameOf(channel, foldName(name)));
+        return holds(doubt(cursor, newest).cursor, message, shared);
+      };
+      const shown = all.filter(wasShown);
+      const unshown = all.filter((name) => !shown.includes(name));
+      return { channel: channel.name, seq, file, path: full, from, title, for: all, shown, unshown, replied: replies };
+    });
+  });
+}
+
+/** The answers to a message: they have higher numbers. */
+function repliesTo(channel: Channel, seq: number, entries: readonly Entry[]): Receipt["replied"] {
+  const later = entries.filter((entry) => entry.seq > seq);
+  return later.flatMap((entry) => {
+    const finding = inspect(channel, entry);
+    if (finding.kind !== "message" || finding.message.reply_to !== seq) return [];
+    return [{ from: finding.message.from, seq: entry.seq, file: entry.file }];
+  });
+}
+
+// ---- waiting --------------------------------------------------------------------------------------------------------
+
+const TIMEOUT_S = 100; // agents' shells kill a command at 120 s unless told otherwise
+const INTERVAL_S = 0.2;
+const INTERVAL_MIN_S = 0.02;
+const INTERVAL_MAX_S = 60;
+const FRESH_MS = 2_000; // a folder's mtime may be this coarse: one so young may hide a second change
+const RELIST_MS = 5_000; // for file systems whose mtime does not tell
+const OWNER_MS = 5_000; // between looks at who started a wait
+const HALF_WRITTEN_MS = 2_000; // a file that is still no message after this long is named
+const DOUBT_MS = 1_000; // between looks at who else waits
+const STUCK_MS = 3_000; // so long everybody must have been waiting
+
+/** How to wait, and what for. */
+export interface Waiting extends Blocking, Filter {
+  readonly timeout?: number | undefined; // seconds; 0 looks once
+  readonly interval?: number | undefined; // seconds between looks
+  readonly any?: boolean | undefined; // once the filter has matched, give everything unread
+  readonly each?: boolean | undefined; // until each of `from`, or all those asked by `reply`, have written
+  readonly onNote?: Note | undefined; // told once of each file that stays odd
+}
+
+/** Thrown by `wait`: `timeout`, or `stuck` where nobody would ever write. */
+export class WaitEnded extends ChatError {
+  readonly came: readonly Batch[]; // with `each`: what had come by then
+  readonly missing: readonly string[]; // with `each`: who had not written
+
+  constructor(
+    code: ErrorCode,
+    message: string,
+    remedy: string | undefined,
+    came: readonly Batch[],
+    missing: readonly string[],
+  ) {
+    super(code, message, remedy);
+    this.came = came;
+    this.missing = missing;
+  }
+}
+
+/** A channel that a wait looks at. */
+interface Watch {
+  readonly reader: Reader;
+  readonly notes: Map<string, number>; // when each was first seen
+  readonly told: Set<string>;
+  folder: number | undefined; // its inode: a replaced folder is another channel
+  modified: number;
+  listedAt: number;
+  batch: Batch | undefined; // what the last listing had
+  beat: string; // the heartbeat as written, empty: none
+}
+
+/** One wait. */
+interface Waiter {
+  readonly agent: Name;
+  readonly channels: () => readonly Channel[];
+  readonly named: boolean; // its channels were named, and must be there
+  readonly watches: Map<string, Watch>; // by the channel's path
+  readonly since: string;
+  how: Waiting;
+  hears: readonly string[]; // whom it could hear from; empty: anybody
+  beatAt: number; // when the heartbeats were last touched
+  doubtAt: number; // when to look next who else waits
+  suspicion: { readonly who: string; readonly since: number } | undefined; // who waits for whom, unchanged since
+}
+
+/**
+ * Blocks until there is something new for an agent in one of the channels; a function is asked for them at each look.
+ * A tick is one `stat`; it lists only where something may have changed. Marks nothing, like `read`.
+ * Throws `timeout`; `stuck` where everybody it could hear from waits too (SPEC 6.13); `gone` where a folder vanishes or
+ * is replaced; `no_message` and `usage` for what cannot be waited for; rejects with the signal's reason.
+ */
+export async function wait(
+  channels: readonly Channel[] | (() => readonly Channel[]),
+  agent: string,
+  how: Waiting = {},
+): Promise<Batch[]> {
+  const waiter = openWaiter(channels, parseName("agent", agent), how);
+  openWatches(waiter);
+  aim(waiter, how);
+  return keepWaiting(waiter);
+}
+
+/** What `ask` takes beside the message. */
+export interface Asking extends Omit<Waiting, keyof Filter> {
+  readonly onPosted?: ((posted: Posted) => void | Promise<void>) | undefined; // before it waits
+}
+
+/**
+ * Posts a question and waits for the answers to it. The position is taken before the post: an answer that comes at once
+ * counts, though another session under this name be shown it first. Throws like `post`, then like `wait`.
+ */
+export async function ask(channel: Channel, outgoing: Outgoing, how: Asking = {}): Promise<Batch[]> {
+  const waiter = openWaiter([channel], parseName("sender", outgoing.from), how);
+  openWatches(waiter);
+  const posted = await post(channel, { ...outgoing, status: "question" }, how);
+  await how.onPosted?.(posted);
+  aim(waiter, { ...how, reply: posted.message.seq });
+  return keepWaiting(waiter);
+}
+
+function openWaiter(channels: readonly Channel[] | (() => readonly Channel[]), agent: Name, how: Waiting): Waiter {
+  return {
+    agent,
+    channels: typeof channels === "function" ? channels : () => channels,
+    named: typeof channels !== "function",
+    watches: new Map(),
+    since: timestamp(),
+    how,
+    hears: [],
+    beatAt: -Infinity,
+    doubtAt: -Infinity,
+    suspicion: undefined,
+  };
+}
+
+function openWatches({ agent, channels, watches }: Waiter): void {
+  for (const channel of channels()) {
+    if (!watches.has(channel.path)) watches.set(channel.path, openWatch(channel, agent));
+  }
+}
+
+function openWatch(channel: Channel, agent: Name): Watch {
+  return {
+    reader: openReader(channel, agent),
+    notes: new Map(),
+    told: new Set(),
+    folder: undefined,
+    modified: NaN,
+    listedAt: -Infinity,
+    batch: undefined,
+    beat: "",
+  };
+}
+
+/** Says what a wait is for, and finds out whom it could hear from. Throws where that can be nobody. */
+function aim(waiter: Waiter, how: Waiting): void {
+  const { agent, watches } = waiter;
+  const [watch] = watches.values();
+  const from = how.from?.map((name) => foldName(name));
+  if (from?.includes(agent)) throw new ChatError("bad_value", `"${agent}" cannot wait for "${agent}"`);
+  Object.assign(waiter, { how: { ...how, from }, hears: from ?? [] });
+  if (how.reply !== undefined) {
+    if (!waiter.named || watches.size !== 1 || watch === undefined)
+      throw new ChatError("usage", "a wait for replies needs the one channel that has the message");
+    aimAtReplies(waiter, watch, how.reply);
+  }
+  if (how.each && waiter.hears.length === 0)
+    throw new ChatError("usage", "whom to wait for is not known: each needs names, or a message to several");
+  if (how.any && !isFiltered(how)) throw new ChatError("usage", "without a filter everything unread is shown anyway");
+}
+
+function aimAtReplies(waiter: Waiter, { reader }: Watch, seq: number): void {
+  const { channel } = reader;
+  const others = (names: readonly string[]): string[] => names.map(foldName).filter((name) => name !== waiter.agent);
+  const asked = findMessages(channel, seq);
+  const known = asked.some(({ to }) => to.length > 0) || readMeta(channel).members.length > 0;
+  if (waiter.hears.length === 0 && known)
+    waiter.hears = [...new Set(others(asked.flatMap((message) => addressees(channel, message))))];
+  if (!waiter.how.each) return;
+  for (const { from } of repliesTo(channel, seq, listMessages(channel).entries)) reader.heard.add(foldName(from));
+}
+
+async function keepWaiting(waiter: Waiter): Promise<Batch[]> {
+  const { timeout = TIMEOUT_S, interval = INTERVAL_S, signal } = waiter.how;
+  const deadline = monotonic() + timeout * 1000;
+  try {
+    for (;;) {
+      signal?.throwIfAborted();
+      openWatches(waiter);
+      for (const watch of waiter.watches.values()) tick(waiter, watch);
+      if (hasCome(waiter)) return batchesOf(waiter);
+      const left = deadline - monotonic();
+      if (left <= 0) throw timeoutError(waiter, timeout);
+      keepBeat(waiter, left);
+      assertHope(waiter);
+      await sleep(Math.min(left, Math.max(interval, INTERVAL_MIN_S) * 1000), signal);
+    }
+  } finally {
+    for (const { reader, beat } of waiter.watches.values())
+      if (beat !== "") removeBeat(reader.channel, reader.agent, beat);
+  }
+}
+
+/** One look at one channel. One that was not named and cannot be read is only noted. */
+function tick({ how, named }: Waiter, watch: Watch): void {
+  try {
+    explaining(`watch ${quoted(watch.reader.channel.path)}`, () => {
+      if (hasChanged(watch)) lookAgain(watch, how);
+    });
+  } catch (error) {
+    if (named || !(error instanceof ChatError) || error.code !== "no_access") throw error;
+    tell(watch, error.message, how.onNote);
+  }
+}
+
+/** One `stat`: whether the folder may hold something new. Throws `gone`. */
+function hasChanged(watch: Watch): boolean {
+  const { channel } = watch.reader;
+  const stat = fs.statSync(channel.path, { throwIfNoEntry: false });
+  if (stat === undefined || (watch.folder ?? stat.ino) !== stat.ino) {
+    const what = stat === undefined ? "is gone" : "was replaced by another";
+    throw new ChatError("gone", `the channel's folder ${channel.path} ${what} while waiting`, "agent-chat channels");
+  }
+  const settled = stat.mtimeMs === watch.modified && Math.abs(Date.now() - stat.mtimeMs) >= FRESH_MS;
+  if (settled && monotonic() - watch.listedAt < RELIST_MS) return false;
+  const same = settled && watch.notes.size === 0 && countNumbered(channel) === watch.reader.size;
+  Object.assign(watch, { folder: stat.ino, modified: stat.mtimeMs, listedAt: monotonic() });
+  return !same;
+}
+
+/** Where the mtime says that nothing came, a count is enough to see that it lied: messages are only ever added. */
+function countNumbered(channel: Channel): number {
+  return listNames(channel).reduce((count, name) => (isAlmost(name) ? count + 1 : count), 0);
+}
+
+/** A file that is being written is not yet odd: it is named once it has stayed so, or when the wait ends. */
+function lookAgain(watch: Watch, how: Waiting): void {
+  const batch = look(watch.reader, how);
+  watch.batch = batch;
+  const now = monotonic();
+  const before = new Map(watch.notes);
+  watch.notes.clear();
+  for (const note of batch.notes) watch.notes.set(note, before.get(note) ?? now);
+  for (const [note, since] of watch.notes) {
+    if (batch.messages.length > 0 || now - since >= HALF_WRITTEN_MS) tell(watch, note, how.onNote);
+  }
+}
+
+function tell({ told }: Watch, note: string, onNote: Note | undefined): void {
+  if (!told.has(note)) onNote?.(note);
+  told.add(note);
+}
+
+function hasCome(waiter: Waiter): boolean {
+  if (waiter.how.each) return missing(waiter).length === 0;
+  return [...waiter.watches.values()].some(({ batch }) => batch !== undefined && batch.messages.length > 0);
+}
+
+/** Of those whom a wait could hear from, who has not written. */
+function missing({ hears, watches }: Pick<Waiter, "hears" | "watches">): string[] {
+  return hears.filter((name) => ![...watches.values()].some(({ reader }) => reader.heard.has(name)));
+}
+
+/** What has come; and what rested beside it, where all of it is wanted. */
+function batchesOf({ how, watches }: Waiter): Batch[] {
+  const all = how.any === true || !isFiltered(how);
+  const batches = [...watches.values()].map(({ reader, batch }) => {
+    if (!all || reader.resting.size === 0) return batch;
+    reader.resting.clear();
+    return look(reader);
+  });
+  return batches.filter((batch) => batch !== undefined && batch.messages.length > 0) as Batch[];
+}
+
+/** Says that this agent waits, now that there was nothing at once; again every 5 s. */
+function keepBeat(waiter: Waiter, left: number): void {
+  const { agent, how, watches, since } = waiter;
+  if (monotonic() - waiter.beatAt < BEAT_MS) return;
+  waiter.beatAt = monotonic();
+  const until = timestamp(new Date(Date.now() + left));
+  const channels = [...watches.values()].map(({ reader }) => reader.channel.name);
+  const from = how.each ? missing(waiter) : waiter.hears;
+  const beat: Heartbeat = { pid: process.pid, host: HOST, since, until, channels, for: aimOf(how), from };
+  for (const watch of watches.values()) {
+    watch.beat = JSON.stringify(beat);
+    writeBeat(watch.reader.channel, agent, watch.beat);
+  }
+}
+
+/** What a wait is for, in words; empty: whatever comes. */
+function aimOf({ from, reply, status, priority, each }: Waiting): string {
+  const words = [
+    reply === undefined ? "" : `a reply to #${reply}`,
+    from === undefined ? "" : `${each ? "each of " : ""}${from.join(", ")}`,
+    status === undefined ? "" : `status ${oneLine(status)}`,
+    priority === undefined ? "" : `priority ${priority}`,
+  ];
+  return words.filter((word) => word !== "").join(", ");
+}
+
+/** Throws `stuck` once nobody would write: everybody this wait could hear from has been waiting for 3 s (SPEC 6.13). */
+function assertHope(waiter: Waiter): void {
+  const now = monotonic();
+  if (!isFiltered(waiter.how) || now < waiter.doubtAt) return;
+  waiter.doubtAt = now + DOUBT_MS;
+  const waits = whoWaits(waiter);
+  const who = waits && JSON.stringify([...waits].map(([name, { pid, since }]) => [name, pid, since]));
+  if (who === undefined) waiter.suspicion = undefined;
+  else if (waiter.suspicion?.who !== who) waiter.suspicion = { who, since: now };
+  else if (now - waiter.suspicion.since >= STUCK_MS) throw stuckError(waiter, waits!);
+}
+
+/** Who waits for whom, where nobody is left who could write first; undefined as long as somebody may. */
+function whoWaits(waiter: Waiter): Map<string, Heartbeat> | undefined {
+  const all = new Map<string, Heartbeat>();
+  for (const { reader, beat } of waiter.watches.values()) {
+    const { channel } = reader;
+    const clock = fs.statSync(beatPath(channel, waiter.agent), { throwIfNoEntry: false })?.mtimeMs;
+    if (beat === "" || clock === undefined) return undefined;
+    const now = clock + monotonic() - waiter.beatAt; // by the clock that dates the heartbeats, which may be a server's
+    const near = waitingOn(waiter, channel, now, () => readersOf(channel)); // without opening every message
+    const waits = near && waitingOn(waiter, channel, now, () => agentsOf(channel));
+    if (waits === undefined || [...waits.keys()].some((name) => hasUnread(channel, name as Name))) return undefined;
+    for (const [name, other] of waits) all.set(name, other);
+  }
+  return all;
+}
+
+/**
+ * The heartbeats of all whom a wait depends on, directly or through those who wait themselves; undefined if one of them
+ * does not wait, or looks at a channel that this wait does not see, or if all of them wait for work alone.
+ */
+function waitingOn(
+  { agent, how, hears, watches }: Waiter,
+  channel: Channel,
+  now: number,
+  everybody: () => readonly string[],
+): Map<string, Heartbeat> | undefined {
+  const reach = (names: readonly string[]): readonly string[] => (names.length > 0 ? names : everybody());
+  const seen = new Set([...watches.values()].map(({ reader }) => reader.channel.name));
+  const waits = new Map<string, Heartbeat>();
+  const queue = [...reach(how.each ? missing({ hears, watches }) : hears)];
+  for (const word of queue) {
+    const name = foldName(word);
+    if (name === agent || waits.has(name)) continue;
+    const beat = liveBeat(channel, name, now);
+    if (beat === undefined || !beat.channels.every((other) => seen.has(other))) return undefined;
+    waits.set(name, beat);
+    queue.push(...reach(beat.from));
+  }
+  return [...waits.values()].some((beat) => beat.for !== "") ? waits : undefined;
+}
+
+function hasUnread(channel: Channel, agent: Name): boolean {
+  return look(openReader(channel, agent)).messages.length > 0;
+}
+
+function timeoutError(waiter: Waiter, timeout: number): WaitEnded {
+  const { agent, how, watches } = waiter;
+  for (const watch of watches.values()) for (const note of watch.notes.keys()) tell(watch, note, how.onNote);
+  const seen = [...watches.values()].map(
+    ({ reader, batch }) => `${reader.channel.path} (newest #${batch?.newest ?? 0})`,
+  );
+  const aim = aimOf(how);
+  const words = [
+    `nothing new for ${agent}${aim && ` (${aim})`} in ${timeout} s; looked at ${seen.join(", ")}`,
+    ...(how.each ? [`missing: ${missing(waiter).join(", ")}`] : []),
+    ...restingWords(waiter),
+    ...[...watches.values()].flatMap(({ reader }) => othersAround(waiter, reader.channel)),
+  ];
+  return ended("timeout", waiter, words.join("; "), undefined);
+}
+
+function ended(code: "timeout" | "stuck", waiter: Waiter, message: string, remedy: string | undefined): WaitEnded {
+  const came = waiter.how.each ? batchesOf(waiter) : [];
+  return new WaitEnded(code, visible(message), remedy, came, waiter.how.each ? missing(waiter) : []);
+}
+
+function restingWords({ how, watches }: Waiter): string[] {
+  const count = [...watches.values()].reduce((sum, { reader }) => sum + reader.resting.size, 0);
+  if (count === 0) return [];
+  return [`${count} unread ${isFiltered(how) ? "that it was not for" : "of status ack or fyi"}: agent-chat read`];
+}
+
+/** Those whom a wait could hear from; for one that takes what comes, those who wait or have said a status. */
+function othersAround({ agent, how, hears }: Waiter, channel: Channel): string[] {
+  try {
+    if (isFiltered(how)) return presence(channel, hears.slice(0, PRESENCE_MAX)).map(presenceLine);
+    const near = [...new Set([...readersOf(channel), ...cursorNames(channel, ".status").filter(isName)].map(foldName))];
+    const others = near.filter((name) => name !== agent);
+    const around = others.filter((name) => liveBeat(channel, name) ?? currentStatus(channel, name));
+    const all =
+      around.length > 0 && others.every((name) => liveBeat(channel, name)) ? ["everybody else waits too"] : [];
+    return [...all, ...presence(channel, around.slice(0, PRESENCE_MAX)).map(presenceLine)];
+  } catch {
+    return []; // said beside something else
+  }
+}
+
+const PRESENCE_MAX = 5; // agents in a line of talk
+
+/** The wait cannot end well: who waits for whom, since when; and what to do about it. */
+function stuckError(waiter: Waiter, waits: ReadonlyMap<string, Heartbeat>): WaitEnded {
+  const { agent, watches } = waiter;
+  const who = [...waits].map(
+    ([name, beat]) => `${name} waits for ${beat.for || "work"} since ${clockTime(beat.since)}`,
+  );
+  const [first] = [...waits].find(([, beat]) => beat.from.some((name) => foldName(name) === agent)) ?? [
+    ...waits.keys(),
+  ];
+  const [watch] = [...watches.values()];
+  const channel = shellWord(watch!.reader.channel.name);
+  const unread = [...watches.values()].some(({ reader }) => reader.resting.size > 0);
+  const mend = unread
+    ? `agent-chat read ${channel} --as ${agent}`
+    : `agent-chat post ${channel} --as ${agent} --to ${first}`;
+  return ended("stuck", waiter, [`no one will answer ${agent}`, ...who, ...restingWords(waiter)].join("; "), mend);
+}
+
 // ---- output --------------------------------------------------------------------------------------------------------
 
 const BUDGET = 24_000; // bytes shown at a time: agents' shells cut output at about 30,000 characters
@@ -1890,8 +2706,8 @@ async function printDone(done: string, text: string | (() => string)): Promise<v
 
 /** One message between two marks with a token of this run, which no body can know: its border cannot be forged. */
 function render(message: Message, token: string, body: string): string {
-  const { seq, from, to, channel, file, ts, reply_to, status, title } = message;
-  const answer = reply_to === null ? "" : `, reply to #${reply_to}`;
+  const { seq, from, to, channel, file, ts, reply_to, status, title, priority = "normal" } = message;
+  const answer = `${priority === "normal" ? "" : `, ${priority}`}${reply_to === null ? "" : `, reply to #${reply_to}`}`;
   const who = `${field(from) || "(nobody)"} -> ${field(to.join(", ")) || "all"}`;
   const head = `[${token}] #${seq} ${who}  ${field(`${channel}/${file}  ${ts}`)}`;
   const about = `${field(title)}  (${field(status) || "no status"}${answer})`;
@@ -2122,25 +2938,31 @@ function readStdin(asked: boolean, note: Note): Promise<Buffer> {
   });
 }
 
+/** A value, and where it came from. */
+interface Found<T> {
+  readonly value: T;
+  readonly from: string;
+}
+
 /** Where the root is: --root, else $AGENT_CHAT_ROOT, else the nearest .agent-chat here or above, else ~/agent-chat. */
-function findRoot(option: string | undefined, note: Note): string {
+function findRoot(option: string | undefined, note: Note): Found<string> {
   if (option !== undefined) {
     if (option.trim() === "") throw new ChatError("bad_value", `--root "" names no folder`);
-    return absolute(option);
+    return { value: absolute(option), from: "--root" };
   }
   const given = process.env["AGENT_CHAT_ROOT"];
   if (!given) return nearestRoot();
   if (!path.isAbsolute(given) && !given.startsWith("~")) {
     note(`AGENT_CHAT_ROOT is relative, so it depends on the folder you are in: now ${absolute(given)}`);
   }
-  return absolute(given);
+  return { value: absolute(given), from: "AGENT_CHAT_ROOT" };
 }
 
-function nearestRoot(): string {
+function nearestRoot(): Found<string> {
   for (let folder = process.cwd(); ; folder = path.dirname(folder)) {
     const near = path.join(folder, ".agent-chat");
-    if (isFolder(near)) return near;
-    if (folder === path.dirname(folder)) return absolute("~/agent-chat");
+    if (isFolder(near)) return { value: near, from: "the nearest .agent-chat" };
+    if (folder === path.dirname(folder)) return { value: absolute("~/agent-chat"), from: "nothing else was said" };
   }
 }
 
@@ -2150,6 +2972,7 @@ function nearestRoot(): string {
 interface Option {
   readonly value?: string; // the placeholder of its value; none: a switch
   readonly short?: string;
+  readonly caller?: true; // its value says who is calling
   readonly help: string;
 }
 
@@ -2159,12 +2982,15 @@ type Given<O extends Options> = { readonly [K in keyof O]?: O[K] extends { value
 /** What every command gets: where, who, and how to talk. */
 interface Call {
   readonly root: string;
+  readonly rootFrom: string; // who said so
   readonly operands: readonly string[];
   readonly json: boolean;
   readonly again: string; // the command line to type for the same once more
+  readonly instead: (words: readonly string[]) => string; // another one, in the same root and under the same name
   readonly note: Note;
   readonly agent: () => Name; // throws no_name
   readonly name: Name | undefined; // whoever it is, if said
+  readonly nameFrom: string; // who said so
 }
 
 interface Command<O extends Options = Options> {
@@ -2177,8 +3003,30 @@ interface Command<O extends Options = Options> {
 
 const command = <const O extends Options>(entry: Command<O>): Command<O> => entry;
 
-const AS = { value: "NAME", help: "who you are (else $AGENT_CHAT_NAME)" } as const;
+const AS = { value: "NAME", caller: true, help: "who you are (else $AGENT_CHAT_NAME)" } as const;
 const MAX_BYTES = { value: "N", help: `show whole messages up to N bytes (${BUDGET}; with --json no limit)` } as const;
+
+const POSTING = {
+  from: { value: "NAME", caller: true, help: "who you are, like --as" },
+  to: { value: "A,B|all", help: "for whom (the author of --reply N, else all)" },
+  title: { value: "TEXT", help: "one line (else the first line of the body)" },
+  reply: { value: "N", help: "the number of the message this answers" },
+  priority: { value: "P", help: "low, normal or high (normal)" },
+  key: { value: "K", help: "safe to try again: one message for each key of yours, whatever became of the first try" },
+  "body-file": { value: "FILE", help: "the body from a file; - is stdin" },
+  body: { value: "TEXT", help: "the body; - is stdin" },
+  force: { help: "send to a name that is not known here" },
+} as const satisfies Options;
+
+const WAITING = {
+  timeout: {
+    value: "S",
+    help: `seconds until exit 2 (${TIMEOUT_S}, or $AGENT_CHAT_TIMEOUT; 0 looks once); agents' shells end a command at 120 s unless told otherwise`,
+  },
+  interval: { value: "S", help: `seconds between looks (${INTERVAL_S})` },
+  detached: { help: "go on when the process that started it has gone" },
+  "max-bytes": MAX_BYTES,
+} as const satisfies Options;
 
 const EVERYWHERE = {
   root: { value: "DIR", help: "the folder of channels (else $AGENT_CHAT_ROOT, the nearest .agent-chat, ~/agent-chat)" },
@@ -2194,12 +3042,13 @@ export const COMMANDS = {
     summary: "make a channel",
     operands: "<channel>",
     options: {
-      members: { value: "A,B", help: "who belongs to it; none: open to all" },
+      members: { value: "A,B", help: "who belongs to it, beside --as; none: open to all" },
       topic: { value: "TEXT", help: "what it is about" },
     },
     examples: ["agent-chat init review --members alice,bob --topic 'schema v2'"],
-    async run({ root, operands, json }, { members, topic = "" }) {
-      const given = members === undefined || members.trim() === "" ? [] : words(members);
+    async run({ root, operands, json, name, nameFrom }, { members, topic = "" }) {
+      const named = members === undefined || members.trim() === "" ? [] : words(members);
+      const given = named.length > 0 && name !== undefined && nameFrom === "--as" ? [...named, name] : named;
       const channel = await interruptible((signal) =>
         createChannel(root, operands[0]!, { members: given, topic, signal }),
       );
@@ -2226,59 +3075,60 @@ export const COMMANDS = {
     },
   }),
   roster: command({
-    summary: "show a channel's members and topic",
+    summary: "show who is in a channel, who waits for what, and what is unread",
+    operands: "[channel...]",
+    options: {},
+    examples: ["agent-chat roster review", "agent-chat roster --json"],
+    async run(call) {
+      for (const channel of chosen(call)) {
+        const { newest, ...row } = describe(channel, undefined, call.note);
+        const agents = presence(channel, agentsOf(channel)).map((one) => ({
+          ...one,
+          tasks: tasksOf(channel, one.agent),
+        }));
+        const lines = [
+          `channel : ${row.channel}`,
+          `path    : ${row.path}`,
+          `topic   : ${row.topic || "(none)"}`,
+          `members : ${row.members.join(", ") || "(open)"}`,
+          `messages: ${row.messages}${newest === null ? "" : `, newest #${newest.seq}`}`,
+          ...agents.map(rosterLine),
+        ];
+        await print(answer(call.json, { ...row, newest, agents }, lines.join("\n")));
+      }
+    },
+  }),
+  join: command({
+    summary: "become a member of a channel",
     operands: "<channel>",
     options: {},
-    examples: ["agent-chat roster review"],
-    async run({ root, operands, json, note }) {
-      const { newest, ...row } = describe(openChannel(root, operands[0]!), undefined, note);
-      const lines = [
-        `channel : ${row.channel}`,
-        `path    : ${row.path}`,
-        `topic   : ${row.topic || "(none)"}`,
-        `members : ${row.members.join(", ") || "(open)"}`,
-        `messages: ${row.messages}${newest === null ? "" : `, newest #${newest.seq}`}`,
-      ];
-      await print(answer(json, { ...row, newest }, lines.join("\n")));
+    examples: ["agent-chat join review --as carol"],
+    async run(call) {
+      await changeMembership(call, join);
+    },
+  }),
+  leave: command({
+    summary: "be no member of a channel any more",
+    operands: "<channel>",
+    options: {},
+    examples: ["agent-chat leave review --as bob"],
+    async run(call) {
+      await changeMembership(call, leave);
     },
   }),
   post: command({
     summary: "number and publish a message; the body comes from a file, stdin or --body",
     operands: "<channel>",
-    options: {
-      from: { value: "NAME", help: "who you are, like --as" },
-      to: { value: "A,B|all", help: "for whom (the author of --reply N, else all)" },
-      title: { value: "TEXT", help: "one line (else the first line of the body)" },
-      reply: { value: "N", help: "the number of the message this answers" },
-      status: { value: "S", help: "a free label: question, done, ack ... (discussion)" },
-      "body-file": { value: "FILE", help: "the body from a file; - is stdin" },
-      body: { value: "TEXT", help: "the body; - is stdin" },
-      force: { help: "send to a name that is not known here" },
-    },
+    options: { ...POSTING, status: { value: "S", help: "a free label: question, done, ack ... (discussion)" } },
     examples: [
       "agent-chat post review --as alice --to bob --title 'schema v2' <<'END'\nDoes `id` stay a string? $HOME is not expanded here.\nEND",
       "agent-chat post review --as alice --body-file notes.md",
       "agent-chat post review --as bob --reply 1 --status done --body 'yes'",
     ],
     async run(call, given) {
-      const channel = openChannel(call.root, call.operands[0]!);
-      const unwritten = {
-        from: call.agent(),
-        to: given.to === undefined ? undefined : words(given.to),
-        title: given.title,
-        reply: given.reply === undefined ? undefined : parseCount("--reply", given.reply.replace(/^#/, "")),
-        status: given.status,
-        force: given.force,
-      };
-      const body = await bodyFrom(given, call.note, () => checkAddress(channel, unwritten));
-      const posting = (signal: AbortSignal): Promise<Posted> => post(channel, { ...unwritten, body }, { signal });
-      const { message, bytes, lines, notes } = await interruptible(posting);
-      notes.forEach(call.note);
-      const { body: _, ...head } = message;
-      const text =
-        `posted #${message.seq} -> ${channel.name}/${message.file}\n` +
-        `  to ${message.to.join(", ") || "all"}; ${plural(bytes, "byte")}, ${plural(lines, "line")}; ${message.path}`;
-      await printDone(`posted #${message.seq}`, answer(call.json, { ...head, bytes, lines }, text));
+      const { channel, outgoing } = await composed(call, given);
+      const posting = (signal: AbortSignal): Promise<Posted> => post(channel, outgoing, { signal });
+      await printPosted(call, channel, await interruptible(posting));
     },
   }),
   read: command({
@@ -2301,6 +3151,7 @@ export const COMMANDS = {
       const batches = channels.flatMap((channel) => (named ? [look(channel)] : orNote(call.note, () => look(channel))));
       new Set(batches.flatMap(({ notes }) => notes)).forEach(call.note);
       await deliver(call, batches, budget, peek === true);
+      batches.forEach((batch) => suggestCursor(call, batch, budget));
       if (batches.every(({ messages }) => messages.length === 0)) call.note(nothingNew(agent, batches));
     },
   }),
@@ -2308,32 +3159,51 @@ export const COMMANDS = {
     summary: "block until something is new for you, then show it and mark it",
     operands: "[channel...]",
     options: {
-      timeout: {
-        value: "S",
-        help: `seconds until exit 2 (${TIMEOUT_S}, or $AGENT_CHAT_TIMEOUT; 0 looks once); agents' shells end a command at 120 s unless told otherwise`,
-      },
-      interval: { value: "S", help: `seconds between looks (${INTERVAL_S})` },
-      detached: { help: "go on when the process that started it has gone" },
-      "max-bytes": MAX_BYTES,
+      from: { value: "A,B", help: "only what these wrote" },
+      "reply-to": { value: "N", help: "only answers to message N" },
+      status: { value: "S", help: "only messages with this label" },
+      priority: { value: "P", help: "only messages of this priority: low, normal or high" },
+      any: { help: "once such a message is there, show everything unread" },
+      each: { help: "until each of --from, or everybody whom message N asked, has written" },
+      ...WAITING,
     },
-    examples: ["agent-chat wait review --as bob", "agent-chat wait --as bob --timeout 540"],
+    examples: [
+      "agent-chat wait review --as bob",
+      "agent-chat wait --as bob --timeout 540",
+      "agent-chat wait review --as alice --reply-to 1 --each --timeout 540 || true",
+      "agent-chat wait review --as bob --from carol --timeout 540 || echo 'not yet'",
+    ],
     async run(call, given) {
       const agent = call.agent();
-      const timeout = waitingTime(given.timeout);
-      const interval = parseSeconds("--interval", given.interval ?? String(INTERVAL_S));
-      const budget = budgetOf(call, given["max-bytes"]);
+      const filter: Waiting = {
+        from: given.from === undefined ? undefined : words(given.from),
+        reply: given["reply-to"] === undefined ? undefined : parseNumber("--reply-to", given["reply-to"]),
+        status: given.status,
+        priority: given.priority === undefined ? undefined : parsePriority(given.priority),
+        any: given.any,
+        each: given.each,
+      };
       const named = chosen(call);
       const channels = call.operands.length > 0 ? named : () => listChannels(call.root, once(call.note));
       for (const channel of named) noteStranger(call, channel, agent);
-      assertOutput();
-      const assertOwned = given.detached ? () => {} : watchOwner();
-      const waiting = (signal: AbortSignal): Promise<Batch[]> =>
-        wait(channels, agent, { timeout, interval: Math.min(interval, INTERVAL_MAX_S), signal, onNote: call.note });
-      const batches = await interruptible(
-        (signal, stop) => waitOwned(stop, assertOwned, () => waiting(signal)),
-        given.detached,
-      );
-      await deliver(call, batches, budget, false);
+      for (const channel of named) noteUnknown(call, channel, filter.from ?? []);
+      await waitAndShow(call, given, (how) => wait(channels, agent, { ...filter, ...how }), given.from);
+    },
+  }),
+  ask: command({
+    summary: "post a question, and wait for the answers to it",
+    operands: "<channel>",
+    options: { ...POSTING, each: { help: "until everybody whom it asks has answered" }, ...WAITING },
+    examples: ["agent-chat ask review --as alice --to bob --body 'ready?' --timeout 540 || true"],
+    async run(call, given) {
+      const { channel, outgoing } = await composed(call, given);
+      let later = call;
+      const onPosted = async (posted: Posted): Promise<void> => {
+        later = { ...call, again: call.instead(["wait", channel.name, "--reply-to", String(posted.message.seq)]) };
+        await printPosted(call, channel, posted);
+      };
+      const asking = (how: Waiting): Promise<Batch[]> => ask(channel, outgoing, { ...how, each: given.each, onPosted });
+      await waitAndShow(() => later, given, asking);
     },
   }),
   peek: command({
@@ -2363,15 +3233,117 @@ export const COMMANDS = {
       await printDone(line, answer(json, data, `${line}\n  ${full}`));
     },
   }),
+  receipts: command({
+    summary: "show who has been shown a message, who has not, and who replied",
+    operands: "<channel> <number>",
+    options: {},
+    examples: ["agent-chat receipts review 1"],
+    async run({ root, operands, json }) {
+      const channel = openChannel(root, operands[0]!);
+      for (const receipt of receipts(channel, parseNumber("number", operands[1]!)))
+        await print(answer(json, receipt, receiptLines(channel, receipt)));
+    },
+  }),
+  cursor: command({
+    summary: "show what you have been shown, or move your cursor by hand",
+    operands: "<channel>",
+    options: { set: { value: "SET", help: "what counts as shown: 1-12, 1-8,10-12, all or none" } },
+    examples: ["agent-chat cursor review --as bob", "agent-chat cursor review --as bob --set all"],
+    async run({ root, operands, json, agent }, { set }) {
+      const [channel, name] = [openChannel(root, operands[0]!), agent()];
+      if (set !== undefined) await interruptible((signal) => setCursor(channel, name, set.trim(), { signal }));
+      const at = position(channel, name);
+      const line = `${name} in ${channel.name}: shown ${at.shown}; newest #${at.newest}; ${count(at.unread)} unread; ${at.path}`;
+      await printDone(set === undefined ? "the cursor stands" : "the cursor was moved", answer(json, at, line));
+    },
+  }),
+  status: command({
+    summary: "say what you are doing, without a message; others see it until it expires",
+    operands: "[channel...]",
+    options: {
+      set: { value: "S", help: "busy, away ...; back takes it back" },
+      until: { value: "T", help: "how long: 90s, 20m, 2h, 1d (1h)" },
+      note: { value: "TEXT", help: "one line more" },
+    },
+    examples: [
+      "agent-chat status --as bob --set busy --until 20m --note 'running tests'",
+      "agent-chat status --as bob --set back",
+      "agent-chat status --as bob",
+    ],
+    async run(call, given) {
+      const name = call.agent();
+      const said = parseStatus(given);
+      for (const channel of chosen(call)) {
+        if (given.set !== undefined) await interruptible((signal) => setStatus(channel, name, said, { signal }));
+        const status = currentStatus(channel, name);
+        const line = `${name} in ${channel.name}: ${status === undefined ? "no status" : statusWords(status)}`;
+        await printDone(
+          "the status was set",
+          answer(call.json, { channel: channel.name, agent: name, status: status ?? null }, line),
+        );
+      }
+    },
+  }),
+  whoami: command({
+    summary: "show your name and your root, and where each comes from",
+    operands: "",
+    options: {},
+    examples: ["agent-chat whoami"],
+    async run({ root, rootFrom, name, nameFrom, json }) {
+      const there = isFolder(root);
+      const data = {
+        name: name ?? null,
+        name_from: name === undefined ? null : nameFrom,
+        root,
+        root_from: rootFrom,
+        exists: there,
+      };
+      const lines = [
+        `name: ${name === undefined ? "(none): add --as NAME, or set AGENT_CHAT_NAME" : `${name} (${nameFrom})`}`,
+        `root: ${root} (${rootFrom})${there ? "" : ", not there yet"}`,
+      ];
+      await print(answer(json, data, lines.join("\n")));
+    },
+  }),
 } as const;
 
-function plural(count: number, noun: string): string {
-  return `${String(count).replace(/\B(?=(\d{3})+$)/g, ",")} ${noun}${count === 1 ? "" : "s"}`;
+function plural(number: number, noun: string): string {
+  return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
 
 function parseCount(what: string, text: string): number {
   if (/^\d{1,15}$/.test(text) && Number(text) > 0) return Number(text);
   throw new ChatError("bad_value", `${what} ${quoted(text)} is not a whole number from 1`);
+}
+
+function parseNumber(what: string, text: string): number {
+  return parseCount(what, text.replace(/^#/, ""));
+}
+
+const UNITS: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86_400 };
+
+/** Seconds from 90s, 20m, 2h or 1d. */
+function parseDuration(what: string, text: string): number {
+  const [, number, unit] = /^(\d{1,6}(?:\.\d+)?)([smhd])$/.exec(text.trim()) ?? [];
+  if (number !== undefined && Number(number) > 0) return Number(number) * UNITS[unit!]!;
+  throw new ChatError("bad_value", `${what} ${quoted(text)} is no length of time: write 90s, 20m, 2h or 1d`);
+}
+
+/** The status that is to be set; undefined takes it back. */
+function parseStatus(given: {
+  set?: string;
+  until?: string;
+  note?: string;
+}): { status: string; note: string; seconds: number } | undefined {
+  const { set, until, note = "" } = given;
+  const more = until !== undefined || given.note !== undefined;
+  if (set === undefined && more) throw new ChatError("usage", "--until and --note need --set");
+  if (set === undefined) return undefined;
+  if (set.trim() === "") throw new ChatError("bad_value", "the status is blank", "--set back takes it back");
+  if (foldName(set) === "back" && !more) return undefined;
+  if (foldName(set) === "back")
+    throw new ChatError("usage", "back takes the status back: it has no --until and no --note");
+  return { status: set.trim(), note: note.trim(), seconds: parseDuration("--until", until ?? "1h") };
 }
 
 function parseSeconds(what: string, text: string): number {
@@ -2394,6 +3366,94 @@ function budgetOf({ json }: Call, bytes: string | undefined): number {
 function words(list: string): string[] {
   const parts = list.split(",").filter((word) => word.trim() !== "");
   return parts.length > 0 ? parts : [list];
+}
+
+/** What is to be posted, with its body. */
+async function composed(
+  call: Call,
+  given: Given<typeof POSTING> & { readonly status?: string },
+): Promise<{ channel: Channel; outgoing: Outgoing }> {
+  const channel = openChannel(call.root, call.operands[0]!);
+  const unwritten = {
+    from: call.agent(),
+    to: given.to === undefined ? undefined : words(given.to),
+    title: given.title,
+    reply: given.reply === undefined ? undefined : parseNumber("--reply", given.reply),
+    status: given.status,
+    priority: given.priority === undefined ? undefined : parsePriority(given.priority),
+    key: given.key,
+    force: given.force,
+  };
+  const body = await bodyFrom(given, call.note, () => checkAddress(channel, unwritten));
+  return { channel, outgoing: { ...unwritten, body } };
+}
+
+/** Says what was posted, and of each whom it is for whether it will be seen soon. */
+async function printPosted(
+  call: Call,
+  channel: Channel,
+  { message, created, bytes, lines, notes }: Posted,
+): Promise<void> {
+  notes.forEach(call.note);
+  const { body: _, ...head } = message;
+  const all = readMeta(channel).members.length > 0 || message.to.length > 0 ? addressees(channel, message) : [];
+  const others = orNote(call.note, () => presence(channel, all, message.seq)).flat();
+  const text = [
+    `posted #${message.seq} -> ${channel.name}/${message.file}${created ? "" : "  before, under this key"}`,
+    `  to ${message.to.join(", ") || "all"}; ${plural(bytes, "byte")}, ${plural(lines, "line")}; ${message.path}`,
+    ...others.map(presenceLine),
+  ];
+  const data = { ...head, created, bytes, lines, addressees: others };
+  await printDone(`posted #${message.seq}`, answer(call.json, data, text.join("\n")));
+}
+
+/** Waits as it was told to, shows what came, and marks it; also what had come when a wait ends without the rest. */
+async function waitAndShow(
+  call: Call | (() => Call),
+  given: Given<typeof WAITING>,
+  waiting: (how: Waiting) => Promise<Batch[]>,
+  names?: string, // of those whom it waits for, as they were given
+): Promise<void> {
+  const now = typeof call === "function" ? call : () => call;
+  const interval = Math.min(parseSeconds("--interval", given.interval ?? String(INTERVAL_S)), INTERVAL_MAX_S);
+  const how = { timeout: waitingTime(given.timeout), interval, onNote: now().note };
+  const budget = budgetOf(now(), given["max-bytes"]);
+  assertOutput();
+  const assertOwned = given.detached ? () => {} : watchOwner();
+  try {
+    const body = (signal: AbortSignal, stop: AbortController): Promise<Batch[]> =>
+      waitOwned(stop, assertOwned, () => waiting({ ...how, signal }));
+    const batches = await interruptible(body, given.detached);
+    await deliver(now(), batches, budget, false);
+    if (batches.length === 0) now().note("all of them have written; you have been shown it before");
+  } catch (error) {
+    if (!(error instanceof WaitEnded)) throw error;
+    assertOwned();
+    await deliver(now(), error.came, budget, false);
+    const swap =
+      names === undefined || error.missing.length === 0 ? undefined : ([names, error.missing.join()] as const);
+    throw new ChatError(error.code, error.message, error.remedy ?? now().again, swap);
+  }
+}
+
+/** Of those whom a wait names, who has neither posted nor read, and may be mistyped. */
+function noteUnknown(call: Call, channel: Channel, names: readonly string[]): void {
+  const strangers = (): Stranger[] => strangersAmong(channel, readMeta(channel), names);
+  for (const { name, hint } of explaining(`look for ${names.join(", ")}`, strangers))
+    call.note(`${quoted(name)} has never posted or read in "${channel.name}"${hint}`);
+}
+
+async function changeMembership(call: Call, change: typeof join): Promise<void> {
+  const channel = openChannel(call.root, call.operands[0]!);
+  const [name, before] = [call.agent(), readMeta(channel)];
+  const { members } = await interruptible((signal) => change(channel, name, { signal }));
+  if (before.members.length === 0 && members.length > 0)
+    call.note(`"${channel.name}" was open to all; from now on its members are ${members.join(", ")}`);
+  const changed = members.length !== before.members.length;
+  const is = members.some((member) => foldName(member) === name) ? "a member" : "no member";
+  const line = `${name} is ${is} of '${channel.name}'${changed ? "" : " already"} at ${channel.path}  members=${members.join(", ") || "(open)"}`;
+  const data = { channel: channel.name, path: channel.path, agent: name, members, changed };
+  await printDone(line, answer(call.json, data, line));
 }
 
 /** The body; what else is wrong with the message is said before anybody types or pipes one. */
@@ -2471,6 +3531,16 @@ async function deliver(call: Call, batches: readonly Batch[], budget: number, pe
   const rest = messages.length - shown.size;
   const more = `${rest} more unread: ${marked ? `run it again: ${call.again}` : "raise --max-bytes to see them"}`;
   if (rest > 0) await (call.json ? call.note(more) : print(`${more}\n`));
+}
+
+/** Somebody who is new in a long channel need not read all that came before. */
+function suggestCursor({ note, instead }: Call, { channel, cursor, messages }: Batch, budget: number): void {
+  const bytes = messages.reduce((sum, { body }) => sum + Buffer.byteLength(body), 0);
+  if (cursor.text !== undefined || bytes <= 2 * Math.min(budget, BUDGET)) return;
+  const skip = instead(["cursor", channel.name, "--set", "all"]);
+  note(
+    `${plural(messages.length, "message")} of ${count(bytes)} bytes came before you; to count them as shown: ${skip}`,
+  );
 }
 
 /** Marks what was shown; whether all of it could be marked. */
@@ -2558,6 +3628,40 @@ function describe(channel: Channel, name: Name | undefined, note: Note): Row {
   return { ...row, unread: messages.length };
 }
 
+/** One agent on one line of a roster. */
+function rosterLine(one: Presence & { readonly tasks: readonly string[] }): string {
+  const { agent, last_post, seen, unread, waiting, status, tasks } = one;
+  const silent = seen !== null && Date.now() - Date.parse(seen) >= SILENT_MS;
+  const words = [
+    seen === null ? "never seen here" : silent ? `silent since ${clockTime(seen)}, ${age(seen)}` : "",
+    last_post === null ? "" : `last post #${last_post.seq} ${age(last_post.ts)}`,
+    seen === null || silent || waiting !== null ? "" : `seen ${age(seen)}`,
+    unread === null ? "" : `${count(unread)} unread`,
+    waiting === null
+      ? ""
+      : `waiting since ${clockTime(waiting.since)} until ${clockTime(waiting.until)}${waiting.for && ` for ${waiting.for}`}`,
+    tasks.length === 0 ? "" : `has ${tasks.map((id) => `task-${id}`).join(", ")}`,
+    status === null ? "" : statusWords(status),
+  ];
+  return `  ${agent}: ${words.filter((word) => word !== "").join("; ")}`;
+}
+
+function receiptLines(channel: Channel, receipt: Receipt): string {
+  const { seq, from, title, file, shown, unshown, replied } = receipt;
+  const answers = replied.map((reply) => `${reply.from} #${reply.seq}`);
+  const never = presence(channel, unshown).map((one) =>
+    one.seen === null ? `${one.agent} (never seen here)` : one.agent,
+  );
+  const lines = [
+    `#${seq} ${from} -> ${receipt.for.join(", ") || "nobody known yet"}  ${channel.name}/${file}`,
+    `${title}`,
+    `  shown to    : ${shown.join(", ") || "nobody"}`,
+    `  not shown to: ${never.join(", ") || "nobody"}`,
+    `  replied     : ${answers.join(", ") || "nobody"}`,
+  ];
+  return lines.join("\n");
+}
+
 function channelLines({ channel, path: folder, messages, unread, members, newest }: Row): string {
   const waiting = unread === undefined ? "" : `, ${unread} unread`;
   const last = newest === null ? "no message yet" : `last: #${newest.seq} ${newest.from}: ${newest.title}`;
@@ -2569,10 +3673,11 @@ function channelLines({ channel, path: folder, messages, unread, members, newest
 // ---- help ----------------------------------------------------------------------------------------------------------
 
 const EXIT_HELP = `exit codes:
-  0  done                        64  wrong usage
-  1  could not                  129  ended by SIGHUP
-  2  nothing came in time       130  ended by SIGINT
-  3  somebody else has it       143  ended by SIGTERM`;
+  0  done                        5  everybody waits
+  1  could not                  64  wrong usage
+  2  nothing came in time      129  ended by SIGHUP
+  3  somebody else has it      130  ended by SIGINT
+  4  the key is taken          143  ended by SIGTERM`;
 
 function columns(rows: readonly (readonly [string, string])[]): string {
   const width = Math.max(...rows.map(([left]) => left.length));
@@ -2734,7 +3839,7 @@ function checkArguments(args: readonly string[]): void {
 }
 
 /** Who is calling: --as or --from, else $AGENT_CHAT_NAME. */
-function findName(as: Value, from: Value): Name | undefined {
+function findName(as: Value, from: Value): Found<Name | undefined> {
   const [byAs, byFrom] = [
     typeof as === "string" ? parseName("--as", as) : undefined,
     typeof from === "string" ? parseName("--from", from) : undefined,
@@ -2746,20 +3851,27 @@ function findName(as: Value, from: Value): Name | undefined {
       "give one of them",
     );
   }
+  if (byAs !== undefined) return { value: byAs, from: "--as" };
+  if (byFrom !== undefined) return { value: byFrom, from: "--from" };
   const environment = process.env["AGENT_CHAT_NAME"];
-  return byAs ?? byFrom ?? (environment ? parseName("AGENT_CHAT_NAME", environment) : undefined);
+  return { value: environment ? parseName("AGENT_CHAT_NAME", environment) : undefined, from: "AGENT_CHAT_NAME" };
 }
 
-function toCall({ values, operands }: Parsed, args: readonly string[]): Call {
+function toCall({ values, operands }: Parsed, { options }: Command, args: readonly string[]): Call {
   const json = values["json"] === true;
   const note = talk(json);
-  const name = findName(values["as"], values["from"]);
+  const sender = options["from"]?.caller ? values["from"] : undefined;
+  const { value: name, from: nameFrom } = findName(values["as"], sender);
   const agent = (): Name => {
     if (name !== undefined) return name;
     throw new ChatError("no_name", "who are you? no name was given", "add --as NAME, or set AGENT_CHAT_NAME");
   };
-  const root = explaining("find the root", () => findRoot(values["root"] as string | undefined, note));
-  return { root, operands, json, again: commandLine(args), note, agent, name };
+  const option = values["root"] as string | undefined;
+  const { value: root, from: rootFrom } = explaining("find the root", () => findRoot(option, note));
+  const said = /^(--root|AGENT_CHAT_ROOT)$/.test(rootFrom) ? ["--root", root] : [];
+  const instead = (words: readonly string[]): string =>
+    shellLine([...words, ...(name === undefined ? [] : ["--as", name]), ...said]);
+  return { root, rootFrom, operands, json, again: commandLine(args), instead, note, agent, name, nameFrom };
 }
 
 async function run(args: readonly string[]): Promise<void> {
@@ -2771,17 +3883,21 @@ async function run(args: readonly string[]): Promise<void> {
   if (name === undefined) throw new ChatError("usage", "no command was given", "agent-chat --help");
   const entry = commandNamed(name);
   checkOperands(name, entry, operands);
-  await entry.run(toCall(parsed, args), values as Given<Options>);
+  await entry.run(toCall(parsed, entry, args), values as Given<Options>);
 }
 
 /** The same command once more, whole: what the environment said of who and where is in it. */
 function commandLine(args: readonly string[]): string {
   const { AGENT_CHAT_NAME: name, AGENT_CHAT_ROOT: root } = process.env;
   const more = [
-    ...unless(args, /^--(as|from)\b/, "--as", name),
+    ...unless(args, args.includes("wait") ? /^--as\b/ : /^--(as|from)\b/, "--as", name),
     ...unless(args, /^--root\b/, "--root", root && absolute(root)),
   ];
-  return `agent-chat ${[...args, ...more].map(shellWord).join(" ")}`;
+  return shellLine([...args, ...more]);
+}
+
+function shellLine(words: readonly string[]): string {
+  return `agent-chat ${words.map(shellWord).join(" ")}`;
 }
 
 function unless(args: readonly string[], given: RegExp, option: string, value: string | undefined): string[] {
@@ -2790,9 +3906,9 @@ function unless(args: readonly string[], given: RegExp, option: string, value: s
 
 /** What to type: the same with another word, the same again, or what the error says, in the root that was meant. */
 function remedyFor({ code, remedy, swap }: ChatError, args: readonly string[]): string | undefined {
-  if (code === "timeout") return commandLine(args);
   if (swap !== undefined && args.includes(swap[0]) && args.join(" ").length < 300)
     return commandLine(args.map((arg) => (arg === swap[0] ? swap[1] : arg)));
+  if (code === "timeout") return remedy ?? commandLine(args);
   const command = args.find((arg) => arg in COMMANDS);
   if (remedy === undefined && EXIT[code] === EXIT.usage)
     return `agent-chat ${command === undefined ? "" : `${command} `}--help`;

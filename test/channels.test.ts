@@ -110,7 +110,7 @@ test("channels: lists messages, members, newest and, with a name, what is unread
 test("roster: members, topic, messages and the absolute path", (t) => {
   const { ok, at } = sandbox(t);
   ok(["init", "r", "--members", "alice,bob", "--topic", "T"]);
-  assert.equal(ok(["roster", "r"]), `channel : r\npath    : ${at("r")}\ntopic   : T\nmembers : alice, bob\nmessages: 0\n`);
+  assert.equal(ok(["roster", "r"]), `channel : r\npath    : ${at("r")}\ntopic   : T\nmembers : alice, bob\nmessages: 0\n  alice: never seen here; 0 unread\n  bob: never seen here; 0 unread\n`);
   assert.deepEqual(rows<{ members: string[] }>(ok(["roster", "r", "--json"]))[0]!.members, ["alice", "bob"]);
 });
 

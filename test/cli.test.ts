@@ -12,7 +12,7 @@ test("cli: unknown commands, options, stray words and missing ones are wrong usa
     [[], /no command was given\n  try: agent-chat --help/],
     [["reed", "r"], /"reed" is not a command[^]*try: agent-chat read/],
     [["post", "r", "hello", "--from", "a", "--title", "t", "--body", "b"], /"hello" is one word too many for post/],
-    [["roster"], /roster needs <channel>/],
+    [["post"], /post needs <channel>/],
     [["claim", "r", "--as", "a"], /claim needs <task>/],
     [["channels", "r"], /"r" is one word too many/],
     [["read", "r", "--as", "bob", "--lmit", "3"], /unknown option "--lmit"/],
@@ -125,10 +125,10 @@ test("cli: --json rows carry the documented keys", (t) => {
   const keys = (stdout: string): string => Object.keys(rows(stdout)[0]!).join(" ");
   assert.equal(keys(ok(["init", "r", "--json"])), "channel path members topic created");
   fs.writeFileSync(at("r", "task-1.md"), "");
-  assert.equal(keys(ok(["post", "r", "--as", "alice", "--body", "b", "--json"])), "channel seq file path from to reply_to ts status title bytes lines");
+  assert.equal(keys(ok(["post", "r", "--as", "alice", "--body", "b", "--json"])), "channel seq file path from to reply_to ts status title created bytes lines addressees");
   assert.equal(keys(ok(["read", "r", "--as", "bob", "--json"])), "channel seq file path from to reply_to ts status title body");
   assert.equal(keys(ok(["channels", "--as", "bob", "--json"])), "channel path messages members topic created newest unread");
-  assert.equal(keys(ok(["roster", "r", "--json"])), "channel path messages members topic created newest");
+  assert.equal(keys(ok(["roster", "r", "--json"])), "channel path messages members topic created newest agents");
   assert.equal(keys(ok(["claim", "r", "1", "--as", "bob", "--json"])), "channel task file path owner already");
 });
 
