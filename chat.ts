@@ -3170,8 +3170,8 @@ export const COMMANDS = {
     examples: [
       "agent-chat wait review --as bob",
       "agent-chat wait --as bob --timeout 540",
-      "agent-chat wait review --as alice --reply-to 1 --each --timeout 540 || true",
-      "agent-chat wait review --as bob --from carol --timeout 540 || echo 'not yet'",
+      "agent-chat wait review --as alice --reply-to 1 --each --timeout 540",
+      "agent-chat wait review --as bob --from carol --priority high",
     ],
     async run(call, given) {
       const agent = call.agent();
@@ -3194,7 +3194,7 @@ export const COMMANDS = {
     summary: "post a question, and wait for the answers to it",
     operands: "<channel>",
     options: { ...POSTING, each: { help: "until everybody whom it asks has answered" }, ...WAITING },
-    examples: ["agent-chat ask review --as alice --to bob --body 'ready?' --timeout 540 || true"],
+    examples: ["agent-chat ask review --as alice --to bob --body 'is it ready?' --timeout 540"],
     async run(call, given) {
       const { channel, outgoing } = await composed(call, given);
       let later = call;
@@ -3635,7 +3635,7 @@ function rosterLine(one: Presence & { readonly tasks: readonly string[] }): stri
   const words = [
     seen === null ? "never seen here" : silent ? `silent since ${clockTime(seen)}, ${age(seen)}` : "",
     last_post === null ? "" : `last post #${last_post.seq} ${age(last_post.ts)}`,
-    seen === null || silent || waiting !== null ? "" : `seen ${age(seen)}`,
+    seen === null || silent || last_post !== null ? "" : `seen ${age(seen)}`,
     unread === null ? "" : `${count(unread)} unread`,
     waiting === null
       ? ""
