@@ -65,6 +65,7 @@ export interface Message {
   readonly title: string;
   readonly priority?: Priority | undefined; // only where the header has one
   readonly key?: string | undefined; // only where the header has one
+  readonly task?: string | undefined; // what it tells of; only where the header has one
   readonly body: string;
 }
 
@@ -78,6 +79,7 @@ export interface Outgoing {
   readonly status?: string | undefined; // a free label; none: discussion
   readonly priority?: Priority | undefined; // none: normal
   readonly key?: string | undefined; // posted once under this key, however often it is tried
+  readonly task?: string | undefined; // the task that it tells of
   readonly force?: boolean | undefined; // take recipients who are not known here
 }
 
@@ -109,6 +111,7 @@ export interface Claim {
   readonly file: string; // task-12.CLAIMED-bob.md
   readonly path: string; // absolute
   readonly already: boolean; // it was the agent's before
+  readonly stolen_from: string | null; // whose it was
 }
 
 /** Where something is said beside the data. */
@@ -158,6 +161,10 @@ export const EXIT = {
   no_name: 64,
   timeout: 2,
   taken: 3,
+  reserved: 3,
+  blocked: 3,
+  paused: 3,
+  not_stale: 3,
   other_content: 4,
   stuck: 5,
   no_channel: 1,
@@ -165,6 +172,8 @@ export const EXIT = {
   channel_exists: 1,
   no_message: 1,
   no_task: 1,
+  task_exists: 1,
+  not_claimed: 1,
   unknown_recipient: 1,
   only_self: 1,
   no_body: 1,
@@ -402,7 +411,7 @@ function parseValue(text: string): string {
 }
 
 function formatMessage(message: Message): string {
-  const { seq, from, to, reply_to, channel, ts, status, title, priority, key, body } = message;
+  const { seq, from, to, reply_to, channel, ts, status, title, priority, key, task, body } = message;
   const head = ["---", `seq: ${seq}`, `from: ${from}`, `to: ${to.join(", ") || "all"}`];
   if (reply_to !== null) head.push(`reply_to: ${reply_to}`);
   head.push(
@@ -413,6 +422,7 @@ function formatMessage(message: Message): string {
   );
   if (priority !== undefined) head.push(`priority: ${priority}`);
   if (key !== undefined) head.push(`key: ${formatValue(key)}`);
+  if (task !== undefined) head.push(`task: ${task}`);
   head.push("---");
   return `${head.join("\n")}\n${body}${body.endsWith("\n") ? "" : "\n"}`;
 }
@@ -487,6 +497,7 @@ function parseMessage(channel: Channel, { seq, file }: Entry, text: string): Mes
   if (Number(number) !== seq) return `has a header that says seq ${Number(number)}`;
   const reply = /^#?(\d{1,15})$/.exec(bare(get("reply_to")));
   const [priority, key] = [bare(get("priority")).toLowerCase(), split.fields.get("key")];
+  const task = bare(get("task"));
   return {
     channel: channel.name,
     seq,
@@ -500,6 +511,7 @@ function parseMessage(channel: Channel, { seq, file }: Entry, text: string): Mes
     title: get("title"),
     ...(isPriority(priority) && { priority }),
     ...(key !== undefined && { key }),
+    ...(task !== "" && { task }),
     body: split.body,
   };
 }
@@ -788,7 +800,7 @@ async function withLock<T>(
       } catch (error) {
         if (!isCode(error, "ESTOLEN") && (!isCode(error, "ENOENT") || isHeld(draft))) throw error;
       } finally {
-        release(draft);
+        letGo(draft);
       }
     }
     if (monotonic() >= deadline) {
@@ -814,11 +826,11 @@ function takeLock(lock: string): Draft | undefined {
   try {
     if (draftsIn(lock).every((name) => name === path.basename(draft.path))) return draft;
   } catch (error) {
-    release(draft);
+    letGo(draft);
     throw error;
   }
   // A former holder's late rmdir took our empty folder away, another writer made it anew, and we met in there.
-  release(draft);
+  letGo(draft);
   return undefined;
 }
 
@@ -843,7 +855,7 @@ function draftsIn(lock: string): string[] {
 }
 
 /** Lets go of the lock, if it is still ours. Never fails: what is done is done, and what stays is stolen soon. */
-function release(draft: Draft): void {
+function letGo(draft: Draft): void {
   closeAnyway(draft.fd);
   removeAtLast(fs.unlinkSync, draft.path);
   removeAtLast(fs.rmdirSync, draft.lock);
@@ -1285,7 +1297,8 @@ function address(channel: Channel, outgoing: Outgoing, body: string, notes: stri
   }
   const title = headerLine("title", outgoing.title ?? titleFor(answered[0], body));
   const status = headerLine("status", outgoing.status ?? "discussion");
-  const more = { ...priorityOf(outgoing), ...keyOf(outgoing) };
+  const task = outgoing.task === undefined ? {} : { task: parseTask(outgoing.task) };
+  const more = { ...priorityOf(outgoing), ...keyOf(outgoing), ...task };
   const reply_to = outgoing.reply ?? null;
   return {
     channel: channel.name,
@@ -1308,7 +1321,7 @@ function titleFor(answered: Message | undefined, body: string): string {
 }
 
 /** Normal is what a message without the key has, so it is not written. */
-function priorityOf({ priority }: Outgoing): { priority?: Priority } {
+function priorityOf({ priority }: { readonly priority?: Priority | undefined }): { priority?: Priority } {
   const parsed = parsePriority(priority ?? "normal");
   return parsed === "normal" ? {} : { priority: parsed };
 }
@@ -1674,126 +1687,6 @@ async function rewrite(
     writeAll(draft.fd, next);
     persistently(() => fs.renameSync(draft.path, file));
   });
-}
-
-// ---- tasks ---------------------------------------------------------------------------------------------------------
-
-/** The id in `12`, `task-12`, `task-12.md` or the name of a taken task's file; throws `bad_name`. */
-export function parseTask(text: string): string {
-  const match =
-    /^(?:\.[/\\])?(?:task-|#)?([A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?)(?:\.(?:CLAIMED|DONE)-[a-z0-9-]+)?(?:\.md)?$/.exec(
-      text.trim(),
-    );
-  if (match !== null && !DEVICE.test(match[1]!.toLowerCase())) return match[1]!;
-  throw new ChatError(
-    "bad_name",
-    `${quoted(text)} is not a task: write 12, task-12 or task-12.md`,
-    "agent-chat claim --help",
-  );
-}
-
-interface TaskFile {
-  readonly file: string;
-  readonly state: "open" | "claimed" | "done";
-  readonly owner: string;
-}
-
-const TASK = /^task-([A-Za-z0-9][A-Za-z0-9_-]*)(?:\.(CLAIMED|DONE)-(.+))?\.md$/;
-
-function listTasks(channel: Channel): Map<string, TaskFile[]> {
-  const tasks = new Map<string, TaskFile[]>();
-  for (const file of listNames(channel)) {
-    const match = TASK.exec(file);
-    if (match === null) continue;
-    const [, id, mark, owner = ""] = match;
-    const state = mark === undefined ? "open" : mark === "CLAIMED" ? "claimed" : "done";
-    tasks.set(id!, [...(tasks.get(id!) ?? []), { file, state, owner }]);
-  }
-  return tasks;
-}
-
-/**
- * Takes a task: one rename, decided under the channel's lock (SPEC 7). Asked again by its owner: `already`.
- * Throws `taken` naming the owner, `no_task` naming the open ones, `bad_name`, `locked`, `no_access` or `io`.
- */
-export async function claim(channel: Channel, agent: string, task: string, { signal }: Blocking = {}): Promise<Claim> {
-  const [name, id] = [parseName("agent", agent), parseTask(task)];
-  const renamed: Renamed = { here: false, kept: false };
-  return explainingLater(`claim task-${id}`, () =>
-    withLock(numberLock(channel), signal, (draft) => {
-      const open = `task-${id}.md`;
-      const mine = `task-${id}.CLAIMED-${name}.md`;
-      const files = listTasks(channel).get(id) ?? [];
-      const others = files.filter(({ state, file }) => state !== "open" && file !== mine);
-      if (others.length > 0 && renamed.here && !renamed.kept) {
-        giveBack(path.join(channel.path, mine), path.join(channel.path, open), renamed);
-        startOver();
-      }
-      if (others.length > 0) refuse(channel, id, others);
-      const already = files.some(({ file }) => file === mine);
-      if (!already) take(channel, id, open, mine, renamed);
-      assertHeld(draft);
-      return {
-        task: id,
-        from: open,
-        file: mine,
-        path: path.join(channel.path, mine),
-        already: already && !renamed.here,
-      };
-    }),
-  );
-}
-
-function take(channel: Channel, id: string, open: string, mine: string, renamed: Renamed): void {
-  const from = path.join(channel.path, open);
-  const stat = fs.lstatSync(from, { throwIfNoEntry: false });
-  if (stat !== undefined && !stat.isFile()) throw new ChatError("no_task", `${quoted(from)} is not a regular file`);
-  try {
-    persistently(() => fs.renameSync(from, path.join(channel.path, mine)));
-    renamed.here = true;
-  } catch (error) {
-    if (!isCode(error, "ENOENT")) throw error;
-    // The reference renames without our lock, and may have been a moment quicker.
-    const winners = (listTasks(channel).get(id) ?? []).filter(({ state }) => state !== "open");
-    if (winners.length > 0) refuse(channel, id, winners);
-    const tasks = openTasks(channel);
-    const there = tasks.length === 0 ? "no task is open" : `open: ${tasks.join(", ")}`;
-    throw new ChatError("no_task", `no task "${id}" in ${channel.path}; ${there}`, claimAnother(channel, tasks));
-  }
-}
-
-function openTasks(channel: Channel): string[] {
-  const tasks = [...listTasks(channel)].filter(([, files]) => files.every(({ state }) => state === "open"));
-  return tasks.map(([id]) => id);
-}
-
-function claimAnother(channel: Channel, [first]: readonly string[]): string | undefined {
-  return first && `agent-chat claim ${shellWord(channel.name)} ${first}`;
-}
-
-function refuse(channel: Channel, id: string, others: readonly TaskFile[]): never {
-  const who = others.map(({ state, owner }) => `${state === "done" ? "finished by" : "claimed by"} ${visible(owner)}`);
-  const message = `task-${id} is ${who.join(" and ")}: ${path.join(channel.path, others[0]!.file)}`;
-  throw new ChatError("taken", message, claimAnother(channel, openTasks(channel)));
-}
-
-/** What one claim has done so far, over all the locks it had. */
-interface Renamed {
-  here: boolean; // the task's file carries our name, by our doing
-  kept: boolean; // and it could not be given back: the task was made anew with another text
-}
-
-/** Undoes a rename that came after a theft, too late. If the other's did too, both give back, and one gets it anew. */
-function giveBack(mine: string, open: string, renamed: Renamed): void {
-  try {
-    moveIntoPlace(mine, open);
-  } catch (error) {
-    if (!isCode(error, "EEXIST")) throw error;
-    renamed.kept = !fs.readFileSync(mine).equals(fs.readFileSync(open));
-  }
-  if (renamed.kept) return;
-  removeIfPresent(fs.unlinkSync, mine);
-  renamed.here = false;
 }
 
 // ---- delivery -------------------------------------------------------------------------------------------------------
@@ -2185,7 +2078,7 @@ function readersOf(channel: Channel): string[] {
 /** The tasks that an agent has taken. */
 function tasksOf(channel: Channel, agent: string): string[] {
   const isTheirs = ({ state, owner }: TaskFile): boolean => state === "claimed" && foldName(owner) === foldName(agent);
-  return [...listTasks(channel)].filter(([, files]) => files.some(isTheirs)).map(([id]) => id);
+  return [...taskFiles(channel)].filter(([, files]) => files.some(isTheirs)).map(([id]) => id);
 }
 
 /** Everybody who is a member, or has posted, read, waited, said a status or taken a task here; by name. */
@@ -2195,7 +2088,7 @@ export function agentsOf(channel: Channel): string[] {
       const finding = inspect(channel, entry);
       return finding.kind === "message" && finding.message.from !== "" ? [finding.message.from] : [];
     });
-    const owners = [...listTasks(channel).values()].flat().map(({ owner }) => owner);
+    const owners = [...taskFiles(channel).values()].flat().map(({ owner }) => owner);
     const said = cursorNames(channel, ".status").filter(isName);
     const all = [...readersOf(channel), ...authors, ...said, ...owners.filter(isName)];
     const spelled = new Map(all.toReversed().map((name) => [foldName(name), name]));
@@ -2305,6 +2198,7 @@ interface Watch {
   readonly told: Set<string>;
   folder: number | undefined; // its inode: a replaced folder is another channel
   modified: number;
+  settled: boolean; // by its mtime nothing came since it was last listed
   listedAt: number;
   batch: Batch | undefined; // what the last listing had
   beat: string; // the heartbeat as written, empty: none
@@ -2318,6 +2212,7 @@ interface Waiter {
   readonly watches: Map<string, Watch>; // by the channel's path
   readonly since: string;
   how: Waiting;
+  aim: string; // what it is for, in words; empty: whatever comes
   hears: readonly string[]; // whom it could hear from; empty: anybody
   beatAt: number; // when the heartbeats were last touched
   doubtAt: number; // when to look next who else waits
@@ -2338,7 +2233,7 @@ export async function wait(
   const waiter = openWaiter(channels, parseName("agent", agent), how);
   openWatches(waiter);
   aim(waiter, how);
-  return keepWaiting(waiter);
+  return keepReading(waiter);
 }
 
 /** What `ask` takes beside the message. */
@@ -2356,10 +2251,15 @@ export async function ask(channel: Channel, outgoing: Outgoing, how: Asking = {}
   const posted = await post(channel, { ...outgoing, status: "question" }, how);
   await how.onPosted?.(posted);
   aim(waiter, { ...how, reply: posted.message.seq });
-  return keepWaiting(waiter);
+  return keepReading(waiter);
 }
 
-function openWaiter(channels: readonly Channel[] | (() => readonly Channel[]), agent: Name, how: Waiting): Waiter {
+function openWaiter(
+  channels: readonly Channel[] | (() => readonly Channel[]),
+  agent: Name,
+  how: Waiting,
+  aim = "",
+): Waiter {
   return {
     agent,
     channels: typeof channels === "function" ? channels : () => channels,
@@ -2367,6 +2267,7 @@ function openWaiter(channels: readonly Channel[] | (() => readonly Channel[]), a
     watches: new Map(),
     since: timestamp(),
     how,
+    aim,
     hears: [],
     beatAt: -Infinity,
     doubtAt: -Infinity,
@@ -2387,6 +2288,7 @@ function openWatch(channel: Channel, agent: Name): Watch {
     told: new Set(),
     folder: undefined,
     modified: NaN,
+    settled: false,
     listedAt: -Infinity,
     batch: undefined,
     beat: "",
@@ -2399,7 +2301,7 @@ function aim(waiter: Waiter, how: Waiting): void {
   const [watch] = watches.values();
   const from = how.from?.map((name) => foldName(name));
   if (from?.includes(agent)) throw new ChatError("bad_value", `"${agent}" cannot wait for "${agent}"`);
-  Object.assign(waiter, { how: { ...how, from }, hears: from ?? [] });
+  Object.assign(waiter, { how: { ...how, from }, hears: from ?? [], aim: aimOf({ ...how, from }) });
   if (how.reply !== undefined) {
     if (!waiter.named || watches.size !== 1 || watch === undefined)
       throw new ChatError("usage", "a wait for replies needs the one channel that has the message");
@@ -2421,17 +2323,21 @@ function aimAtReplies(waiter: Waiter, { reader }: Watch, seq: number): void {
   for (const { from } of repliesTo(channel, seq, listMessages(channel).entries)) reader.heard.add(foldName(from));
 }
 
-async function keepWaiting(waiter: Waiter): Promise<Batch[]> {
+/** Looks until there is something, and says meanwhile that this agent waits; `late` says that nothing came. */
+async function keepWaiting<T>(
+  waiter: Waiter,
+  lookNow: () => T | undefined | Promise<T | undefined>,
+  late: (timeout: number) => ChatError,
+): Promise<T> {
   const { timeout = TIMEOUT_S, interval = INTERVAL_S, signal } = waiter.how;
   const deadline = monotonic() + timeout * 1000;
   try {
     for (;;) {
       signal?.throwIfAborted();
-      openWatches(waiter);
-      for (const watch of waiter.watches.values()) tick(waiter, watch);
-      if (hasCome(waiter)) return batchesOf(waiter);
+      const found = await lookNow();
+      if (found !== undefined) return found;
       const left = deadline - monotonic();
-      if (left <= 0) throw timeoutError(waiter, timeout);
+      if (left <= 0) throw late(timeout);
       keepBeat(waiter, left);
       assertHope(waiter);
       await sleep(Math.min(left, Math.max(interval, INTERVAL_MIN_S) * 1000), signal);
@@ -2440,6 +2346,16 @@ async function keepWaiting(waiter: Waiter): Promise<Batch[]> {
     for (const { reader, beat } of waiter.watches.values())
       if (beat !== "") removeBeat(reader.channel, reader.agent, beat);
   }
+}
+
+/** Waits for messages. */
+async function keepReading(waiter: Waiter): Promise<Batch[]> {
+  const lookNow = (): Batch[] | undefined => {
+    openWatches(waiter);
+    for (const watch of waiter.watches.values()) tick(waiter, watch);
+    return hasCome(waiter) ? batchesOf(waiter) : undefined;
+  };
+  return keepWaiting(waiter, lookNow, (timeout) => timeoutError(waiter, timeout));
 }
 
 /** One look at one channel. One that was not named and cannot be read is only noted. */
@@ -2454,19 +2370,24 @@ function tick({ how, named }: Waiter, watch: Watch): void {
   }
 }
 
-/** One `stat`: whether the folder may hold something new. Throws `gone`. */
-function hasChanged(watch: Watch): boolean {
+/** One `stat`: whether the folder may have changed. Throws `gone`. */
+function hasMoved(watch: Watch): boolean {
   const { channel } = watch.reader;
   const stat = fs.statSync(channel.path, { throwIfNoEntry: false });
   if (stat === undefined || (watch.folder ?? stat.ino) !== stat.ino) {
     const what = stat === undefined ? "is gone" : "was replaced by another";
     throw new ChatError("gone", `the channel's folder ${channel.path} ${what} while waiting`, "agent-chat channels");
   }
-  const settled = stat.mtimeMs === watch.modified && Math.abs(Date.now() - stat.mtimeMs) >= FRESH_MS;
-  if (settled && monotonic() - watch.listedAt < RELIST_MS) return false;
-  const same = settled && watch.notes.size === 0 && countNumbered(channel) === watch.reader.size;
+  watch.settled = stat.mtimeMs === watch.modified && Math.abs(Date.now() - stat.mtimeMs) >= FRESH_MS;
+  if (watch.settled && monotonic() - watch.listedAt < RELIST_MS) return false;
   Object.assign(watch, { folder: stat.ino, modified: stat.mtimeMs, listedAt: monotonic() });
-  return !same;
+  return true;
+}
+
+/** Whether there may be something new to read. */
+function hasChanged(watch: Watch): boolean {
+  if (!hasMoved(watch)) return false;
+  return !watch.settled || watch.notes.size > 0 || countNumbered(watch.reader.channel) !== watch.reader.size;
 }
 
 /** Where the mtime says that nothing came, a count is enough to see that it lied: messages are only ever added. */
@@ -2515,13 +2436,13 @@ function batchesOf({ how, watches }: Waiter): Batch[] {
 
 /** Says that this agent waits, now that there was nothing at once; again every 5 s. */
 function keepBeat(waiter: Waiter, left: number): void {
-  const { agent, how, watches, since } = waiter;
+  const { agent, how, aim, watches, since } = waiter;
   if (monotonic() - waiter.beatAt < BEAT_MS) return;
   waiter.beatAt = monotonic();
   const until = timestamp(new Date(Date.now() + left));
   const channels = [...watches.values()].map(({ reader }) => reader.channel.name);
   const from = how.each ? missing(waiter) : waiter.hears;
-  const beat: Heartbeat = { pid: process.pid, host: HOST, since, until, channels, for: aimOf(how), from };
+  const beat: Heartbeat = { pid: process.pid, host: HOST, since, until, channels, for: aim, from };
   for (const watch of watches.values()) {
     watch.beat = JSON.stringify(beat);
     writeBeat(watch.reader.channel, agent, watch.beat);
@@ -2597,12 +2518,11 @@ function hasUnread(channel: Channel, agent: Name): boolean {
 }
 
 function timeoutError(waiter: Waiter, timeout: number): WaitEnded {
-  const { agent, how, watches } = waiter;
+  const { agent, how, aim, watches } = waiter;
   for (const watch of watches.values()) for (const note of watch.notes.keys()) tell(watch, note, how.onNote);
   const seen = [...watches.values()].map(
     ({ reader, batch }) => `${reader.channel.path} (newest #${batch?.newest ?? 0})`,
   );
-  const aim = aimOf(how);
   const words = [
     `nothing new for ${agent}${aim && ` (${aim})`} in ${timeout} s; looked at ${seen.join(", ")}`,
     ...(how.each ? [`missing: ${missing(waiter).join(", ")}`] : []),
@@ -2658,6 +2578,742 @@ function stuckError(waiter: Waiter, waits: ReadonlyMap<string, Heartbeat>): Wait
   return ended("stuck", waiter, [`no one will answer ${agent}`, ...who, ...restingWords(waiter)].join("; "), mend);
 }
 
+// ---- tasks ---------------------------------------------------------------------------------------------------------
+
+/** A task, as its file's name and header tell; the keys that `--json` prints. */
+export interface Task {
+  readonly channel: string;
+  readonly task: string; // its id: 12
+  readonly file: string;
+  readonly path: string; // absolute
+  readonly state: "open" | "blocked" | "claimed" | "done";
+  readonly title: string;
+  readonly from: string; // who made it; empty: made by hand
+  readonly for: readonly string[]; // who may take it; empty: anybody
+  readonly after: readonly string[]; // the tasks that have to be done first
+  readonly priority: Priority;
+  readonly owner: string | null;
+  readonly since: string | null; // when it was made, taken or finished, as far as that was recorded
+  readonly slot?: true; // something to be held, not to be done
+}
+
+/** A task to be made. */
+export interface NewTask {
+  readonly from: string;
+  readonly title: string;
+  readonly body?: string | undefined;
+  readonly for?: readonly string[] | undefined;
+  readonly after?: readonly string[] | undefined;
+  readonly priority?: Priority | undefined;
+  readonly id?: string | undefined; // none: the next free number
+  readonly slot?: boolean | undefined;
+}
+
+/** The id in `12`, `task-12`, `task-12.md` or the name of a taken task's file; throws `bad_name`. */
+export function parseTask(text: string): string {
+  const match =
+    /^(?:\.[/\\])?(?:task-|#)?([A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?)(?:\.(?:CLAIMED|DONE)-[a-z0-9-]+)?(?:\.md)?$/.exec(
+      text.trim(),
+    );
+  if (match !== null && !DEVICE.test(match[1]!.toLowerCase())) return match[1]!;
+  throw new ChatError(
+    "bad_name",
+    `${quoted(text)} is not a task: write 12, task-12 or task-12.md`,
+    "agent-chat claim --help",
+  );
+}
+
+interface TaskFile {
+  readonly id: string;
+  readonly file: string;
+  readonly state: "open" | "claimed" | "done";
+  readonly owner: string;
+}
+
+const TASK = /^task-([A-Za-z0-9][A-Za-z0-9_-]*)(?:\.(CLAIMED|DONE)-(.+))?\.md$/;
+
+function taskFiles(channel: Channel): Map<string, TaskFile[]> {
+  const tasks = new Map<string, TaskFile[]>();
+  for (const file of listNames(channel)) {
+    const [, id, mark, owner = ""] = TASK.exec(file) ?? [];
+    if (id === undefined) continue;
+    const state = mark === undefined ? "open" : mark === "CLAIMED" ? "claimed" : "done";
+    tasks.set(id, [...(tasks.get(id) ?? []), { id, file, state, owner }]);
+  }
+  return tasks;
+}
+
+function filesOf(channel: Channel, id: string): TaskFile[] {
+  return taskFiles(channel).get(id) ?? [];
+}
+
+/**
+ * All tasks of a channel, by number, then by name; a task that two clones took apart is there once for each of them.
+ * Throws `gone`, `no_access` or `io`.
+ */
+export function listTasks(channel: Channel): Task[] {
+  return explaining(`list the tasks of ${quoted(channel.name)}`, () => {
+    const files = taskFiles(channel);
+    return [...files.values()]
+      .flat()
+      .map((file) => readTask(channel, file, files))
+      .sort(byId);
+  });
+}
+
+function byId(a: { task: string }, b: { task: string }): number {
+  const [x, y] = [Number(a.task), Number(b.task)].map((n) => (Number.isNaN(n) ? Infinity : n)) as [number, number];
+  return x === y ? (a.task < b.task ? -1 : a.task > b.task ? 1 : 0) : x - y;
+}
+
+function readTask(channel: Channel, { id, file, state, owner }: TaskFile, files: Map<string, TaskFile[]>): Task {
+  const full = path.join(channel.path, file);
+  const text = readIfPossible(full);
+  const { fields, body } = splitMessage(text) ?? { fields: new Map<string, string>(), body: text };
+  const get = (key: string): string => fields.get(key) ?? "";
+  const after = parseRecipients(get("after"));
+  const priority = bare(get("priority")).toLowerCase();
+  const record = state === "open" ? undefined : readRecord(channel, id, owner);
+  const blocked = state === "open" && after.some((other) => !isDone(files, other));
+  return {
+    channel: channel.name,
+    task: id,
+    file,
+    path: full,
+    state: blocked ? "blocked" : state,
+    title: get("title") || titleFrom(body),
+    from: bare(get("from")),
+    for: parseRecipients(get("for")),
+    after,
+    priority: isPriority(priority) ? priority : "normal",
+    owner: state === "open" ? null : owner,
+    since: (state === "open" ? get("ts") : record?.since) || null,
+    ...(bare(get("slot")) === "true" && { slot: true }),
+  };
+}
+
+function isDone(files: Map<string, TaskFile[]>, id: string): boolean {
+  const found = files.get(id) ?? [];
+  return found.length > 0 && found.every(({ state }) => state === "done");
+}
+
+/**
+ * Makes a task, open to be claimed. Throws `task_exists`, `no_task` for an `after` that is not there, `bad_value` for
+ * one that would wait for itself, and what `post` throws for names and texts; then nothing was made.
+ */
+export async function createTask(channel: Channel, task: NewTask, { signal }: Blocking = {}): Promise<Task> {
+  return explainingLater(`make a task in ${quoted(channel.name)}`, async () => {
+    const meta = readMeta(channel);
+    const wanted = task.id === undefined ? undefined : parseTask(task.id);
+    const names = recipients(task.for ?? [], meta);
+    checkRecipients(channel, meta, names, []);
+    const after = (task.after ?? []).map(parseTask);
+    const text = formatTask(task, names, after);
+    const id = await withLock(numberLock(channel), signal, (draft) => {
+      const found = wanted ?? nextTaskId(channel);
+      checkAfter(channel, found, after);
+      placeTask(channel, draft, found, text(found));
+      return found;
+    });
+    flushFolder(channel.path);
+    const files = taskFiles(channel);
+    return readTask(channel, { id, file: `task-${id}.md`, state: "open", owner: "" }, files);
+  });
+}
+
+/** The text of a task, once its id is known. */
+function formatTask(task: NewTask, names: readonly string[], after: readonly string[]): (id: string) => string {
+  const title = headerLine("title", task.title).trim();
+  if (title === "") throw new ChatError("bad_value", "the title of the task is blank: nothing was made");
+  const body = task.body === undefined ? "" : checkBody(task.body);
+  const from = parseName("author", task.from);
+  const { priority } = priorityOf(task);
+  return (id) =>
+    [
+      "---",
+      `task: ${id}`,
+      `from: ${from}`,
+      `ts: ${timestamp()}`,
+      `title: ${formatValue(title)}`,
+      ...(names.length > 0 ? [`for: ${names.join(", ")}`] : []),
+      ...(after.length > 0 ? [`after: ${after.join(", ")}`] : []),
+      ...(priority === undefined ? [] : [`priority: ${priority}`]),
+      ...(task.slot === true ? ["slot: true"] : []),
+      "---",
+      body.endsWith("\n") || body === "" ? body : `${body}\n`,
+    ].join("\n");
+}
+
+const TASK_NAME = /^task-([^.]+)\./i; // anything that bears a task's name
+
+function nextTaskId(channel: Channel): string {
+  const numbers = listNames(channel).map((name) =>
+    Number(/^\d{1,15}$/.exec(TASK_NAME.exec(name)?.[1] ?? "")?.[0] ?? 0),
+  );
+  return String(Math.max(0, ...numbers) + 1);
+}
+
+function placeTask(channel: Channel, draft: Draft, id: string, text: string): void {
+  const other = listNames(channel).find((name) => TASK_NAME.exec(name)?.[1]?.toLowerCase() === id.toLowerCase());
+  if (other !== undefined) {
+    const message = `task-${id} is there already: ${path.join(channel.path, other)}; nothing was made`;
+    throw new ChatError("task_exists", message, "give it another --id, or none");
+  }
+  writeAll(draft.fd, text);
+  fs.fsyncSync(draft.fd);
+  moveIntoPlace(draft.path, path.join(channel.path, `task-${id}.md`));
+}
+
+/** Refuses a task that would come after one that is not there, or, over others, after itself. */
+function checkAfter(channel: Channel, id: string, after: readonly string[]): void {
+  const files = taskFiles(channel);
+  const all = after.length === 0 ? [] : [...files.values()].flat().map((file) => readTask(channel, file, files));
+  const seen = new Set<string>();
+  const queue = [...after];
+  for (const next of queue) {
+    if (next === id)
+      throw new ChatError(
+        "bad_value",
+        `--after ${quoted(after.join())}: task-${id} would wait for itself; nothing was made`,
+      );
+    if (seen.has(next)) continue;
+    seen.add(next);
+    queue.push(...all.filter(({ task }) => task === next).flatMap((task) => task.after));
+  }
+  const missing = after.find((other) => !files.has(other));
+  if (missing !== undefined) throw noTask(channel, missing);
+}
+
+function noTask(channel: Channel, id: string): ChatError {
+  const open = openTasks(channel);
+  const there = open.length === 0 ? "no task is open" : `open: ${open.join(", ")}`;
+  return new ChatError("no_task", `no task "${id}" in ${channel.path}; ${there}`, claimAnother(channel, open));
+}
+
+/**
+ * What an agent did last with a task, in `.tasks/<id>.<agent>.json`: written under the lock before the file is renamed,
+ * so that its age is known on every machine, and what has to be told is told though a process dies between (SPEC 7.5).
+ */
+interface TaskRecord {
+  readonly state: "claimed" | "done" | "released";
+  readonly since: string;
+  readonly after: number; // the highest message then: what this tells has a higher number
+  readonly id: string; // tells it from the same agent's next
+  readonly owner: string | null; // whose it was
+}
+
+const recordPath = (channel: Channel, id: string, agent: string): string =>
+  path.join(channel.path, ".tasks", `${id}.${foldName(agent)}.json`);
+
+function readRecord(channel: Channel, id: string, agent: string): TaskRecord | undefined {
+  if (!isName(foldName(agent))) return undefined;
+  try {
+    const record = JSON.parse(readIfPossible(recordPath(channel, id, agent))) as TaskRecord;
+    const sound = ["claimed", "done", "released"].includes(record.state) && !Number.isNaN(Date.parse(record.since));
+    return sound && Number.isInteger(record.after) ? record : undefined;
+  } catch {
+    return undefined; // none, as of a claim of the reference's, or nonsense
+  }
+}
+
+/** Made in the lock's folder, so that a thief takes it away with the draft. */
+function writeRecord(
+  channel: Channel,
+  draft: Draft,
+  task: string,
+  agent: string,
+  state: TaskRecord["state"],
+  owner: string | null,
+): TaskRecord {
+  const after = highest(channel, listMessages(channel).entries);
+  const record: TaskRecord = { state, since: timestamp(), after, id: nonce(), owner };
+  const made = draft.path.replace(/draft$/, "record");
+  makeFolder(path.join(channel.path, ".tasks"));
+  fs.writeFileSync(made, JSON.stringify(record), { flag: "wx" });
+  try {
+    persistently(() => fs.renameSync(made, recordPath(channel, task, agent)));
+  } catch (error) {
+    removeAtLast(fs.unlinkSync, made);
+    throw error;
+  }
+  return record;
+}
+
+/** How to claim. */
+export interface Claiming extends Blocking {
+  readonly older?: number | undefined; // seconds: take it from an owner who was silent for so long
+}
+
+/**
+ * Takes a task: one rename, decided under the channel's lock (SPEC 7). Asked again by its owner: `already`.
+ * Throws `taken` naming the owner, `blocked`, `reserved`, `not_stale`, `no_task` naming the open ones, `bad_name`,
+ * `locked`, `no_access` or `io`.
+ */
+export async function claim(channel: Channel, agent: string, task: string, how: Claiming = {}): Promise<Claim> {
+  const [name, id] = [parseName("agent", agent), parseTask(task)];
+  return takeTask(channel, name, () => id, how);
+}
+
+/**
+ * Takes the first task that is open for an agent, by priority, then by number; with `older`, one that was left by its
+ * owner if none is open. Throws `no_task` where there is none, `paused`, and what `claim` throws.
+ */
+export async function claimNext(channel: Channel, agent: string, how: Claiming = {}): Promise<Claim> {
+  const name = parseName("agent", agent);
+  return takeTask(channel, name, () => nextTask(channel, name, how.older), how);
+}
+
+/** Decides and renames under one lock; `choose` says which. */
+async function takeTask(
+  channel: Channel,
+  name: Name,
+  choose: () => string,
+  { older, signal }: Claiming,
+): Promise<Claim> {
+  const renamed: Renamed = { id: undefined, here: false, kept: false };
+  const taken = await explainingLater(`claim a task of ${quoted(channel.name)}`, () =>
+    withLock(numberLock(channel), signal, (draft) => {
+      const id = renamed.here ? renamed.id! : choose();
+      renamed.id = id;
+      const mine = `task-${id}.CLAIMED-${name}.md`;
+      const files = filesOf(channel, id);
+      const others = files.filter(({ state, file }) => state !== "open" && file !== mine);
+      if (renamed.here && !renamed.kept && isTooLate(channel, id, others, renamed)) {
+        giveBack(path.join(channel.path, mine), path.join(channel.path, renamed.from!), renamed);
+        startOver();
+      }
+      const already = files.some(({ file }) => file === mine);
+      const left = already ? undefined : abandoned(channel, id, others, older, draft);
+      if (others.length > 0 && left === undefined) throw refusal(channel, id, others);
+      if (!already) take(channel, draft, left, { id, mine, name }, renamed);
+      assertHeld(draft);
+      tellRobbed(channel, draft, id, name);
+      const from = renamed.from ?? `task-${id}.md`;
+      return {
+        task: id,
+        from,
+        file: mine,
+        path: path.join(channel.path, mine),
+        already: already && !renamed.here,
+        stolen_from: renamed.left ?? null,
+      };
+    }),
+  );
+  return taken;
+}
+
+/** A rename that came after a theft of the lock stands, unless somebody decided otherwise in between. */
+function isTooLate(channel: Channel, id: string, others: readonly TaskFile[], { left, record }: Renamed): boolean {
+  return others.length > 0 || (left !== undefined && readRecord(channel, id, left)?.id !== record);
+}
+
+/** What one claim has done so far, over all the locks it had. */
+interface Renamed {
+  id: string | undefined; // the task that was chosen
+  here: boolean; // its file carries our name, by our doing
+  kept: boolean; // and it could not be given back: the task was made anew with another text
+  from?: string; // the file's name before
+  left?: string | undefined; // who had left it
+  record?: string | undefined; // that claim's
+}
+
+function take(
+  channel: Channel,
+  draft: Draft,
+  left: TaskFile | undefined,
+  { id, mine, name }: { id: string; mine: string; name: Name },
+  renamed: Renamed,
+): void {
+  if (left === undefined) assertFree(channel, id, name);
+  const from = left?.file ?? `task-${id}.md`;
+  const record = left && readRecord(channel, id, left.owner)?.id;
+  writeRecord(channel, draft, id, name, "claimed", left?.owner ?? null);
+  try {
+    persistently(() => fs.renameSync(path.join(channel.path, from), path.join(channel.path, mine)));
+    Object.assign(renamed, { here: true, from, left: left?.owner, record });
+  } catch (error) {
+    if (!isCode(error, "ENOENT")) throw error;
+    // The reference renames without our lock, and may have been a moment quicker.
+    const winners = filesOf(channel, id).filter(({ state }) => state !== "open");
+    throw winners.length > 0 ? refusal(channel, id, winners) : noTask(channel, id);
+  }
+}
+
+/** Throws where a task is not there to be taken by this agent: `no_task`, `reserved`, `blocked`. */
+function assertFree(channel: Channel, id: string, name: Name): void {
+  const from = path.join(channel.path, `task-${id}.md`);
+  const stat = fs.lstatSync(from, { throwIfNoEntry: false });
+  if (stat === undefined) throw noTask(channel, id);
+  if (!stat.isFile()) throw new ChatError("no_task", `${quoted(from)} is not a regular file`);
+  const files = taskFiles(channel);
+  const task = readTask(channel, { id, file: `task-${id}.md`, state: "open", owner: "" }, files);
+  const another = claimAnother(channel, openTasks(channel));
+  if (!isOpenTo(task, name))
+    throw new ChatError("reserved", `task-${id} is for ${visible(task.for.join(", "))}: ${from}`, another);
+  const first = task.after.filter((other) => !isDone(files, other)).map((other) => `task-${other}`);
+  if (first.length > 0)
+    throw new ChatError(
+      "blocked",
+      `task-${id} comes after ${visible(first.join(", "))}, not done yet: ${from}`,
+      another,
+    );
+}
+
+function isOpenTo({ for: names }: Task, name: Name): boolean {
+  return names.length === 0 || names.some((other) => foldName(other) === name);
+}
+
+function openTasks(channel: Channel): string[] {
+  return openOf(listTasks(channel)).map(({ task }) => task);
+}
+
+function claimAnother(channel: Channel, [first]: readonly string[]): string | undefined {
+  return first && `agent-chat claim ${shellWord(channel.name)} ${first}`;
+}
+
+function refusal(channel: Channel, id: string, others: readonly TaskFile[], mend?: string): ChatError {
+  const who = others.map(({ state, owner }) => `${state === "done" ? "finished by" : "claimed by"} ${visible(owner)}`);
+  const message = `task-${id} is ${who.join(" and ")}: ${path.join(channel.path, others[0]!.file)}`;
+  return new ChatError("taken", message, mend ?? claimAnother(channel, openTasks(channel)));
+}
+
+/** The task for `claimNext`. Throws `paused`, and `no_task` with what there is instead. */
+function nextTask(channel: Channel, name: Name, older: number | undefined): string {
+  const pause = currentPause(channel);
+  if (pause !== undefined) {
+    const message = `${channel.name} is paused by ${visible(pause.from)} since ${clockTime(pause.ts)}: ${oneLine(pause.body).trim()}`;
+    throw new ChatError("paused", message, `agent-chat resume ${shellWord(channel.name)}`);
+  }
+  const tasks = listTasks(channel);
+  const [open] = claimable(tasks, name);
+  const left = open ?? tasks.find((task) => older !== undefined && isLeft(channel, task, name, older));
+  if (left !== undefined) return left.task;
+  const counts = (["blocked", "claimed", "open"] as const).map((state) => {
+    const number = tasks.filter((task) => task.state === state).length;
+    return `${number} ${state === "open" ? "open for others" : state}`;
+  });
+  throw new ChatError("no_task", `nothing to claim for ${name} in ${channel.path}: ${counts.join(", ")}`);
+}
+
+/** What an agent could claim next, the first of it first; a slot is taken by its name only. */
+function claimable(tasks: readonly Task[], name: Name): Task[] {
+  const open = openOf(tasks).filter((task) => isOpenTo(task, name));
+  return open.sort((a, b) => PRIORITIES.indexOf(b.priority) - PRIORITIES.indexOf(a.priority));
+}
+
+/** What can be claimed: not what was made anew while another has it, and no slots. */
+function openOf(tasks: readonly Task[]): Task[] {
+  const taken = new Set(tasks.filter(({ owner }) => owner !== null).map(({ task }) => task));
+  return tasks.filter(({ task, state, slot }) => state === "open" && !slot && !taken.has(task));
+}
+
+/** The file of an owner who left it, if it may be taken; undefined where it is not asked. Throws `not_stale`. */
+function abandoned(
+  channel: Channel,
+  id: string,
+  others: readonly TaskFile[],
+  older: number | undefined,
+  draft: Draft,
+): TaskFile | undefined {
+  const [other] = others;
+  if (older === undefined || other?.state !== "claimed" || others.length > 1) return undefined;
+  const { owner } = other;
+  const since = claimedAt(channel, id, owner);
+  if (since === undefined && isName(foldName(owner))) writeRecord(channel, draft, id, owner, "claimed", null);
+  if (since !== undefined && silentFrom(channel, since, owner) <= Date.now() - older * 1000) return other;
+  const [one] = presence(channel, [owner]);
+  const how = since === undefined ? "its age was not recorded, and is from now on" : `claimed ${age(since)}`;
+  throw new ChatError("not_stale", `task-${id} was not left by its owner: ${how}; ${presenceLine(one!)}`);
+}
+
+function claimedAt(channel: Channel, id: string, owner: string): string | undefined {
+  const record = readRecord(channel, id, owner);
+  return record?.state === "claimed" ? record.since : undefined;
+}
+
+/** When the owner of a task was last heard of: claiming it, or later. */
+function silentFrom(channel: Channel, since: string, owner: string): number {
+  const [one] = presence(channel, [owner]);
+  return Math.max(Date.parse(since), Date.parse(one?.seen ?? "") || 0);
+}
+
+function isLeft(channel: Channel, { task, state, owner }: Task, name: Name, older: number): boolean {
+  if (state !== "claimed" || owner === null || foldName(owner) === name) return false;
+  const since = claimedAt(channel, task, owner);
+  return since !== undefined && silentFrom(channel, since, owner) <= Date.now() - older * 1000;
+}
+
+/** Undoes a rename that came after a theft, too late. If the other's did too, both give back, and one gets it anew. */
+function giveBack(mine: string, before: string, renamed: Renamed): void {
+  try {
+    moveIntoPlace(mine, before);
+  } catch (error) {
+    if (!isCode(error, "EEXIST")) throw error;
+    renamed.kept = !fs.readFileSync(mine).equals(fs.readFileSync(before));
+  }
+  if (renamed.kept) return;
+  removeIfPresent(fs.unlinkSync, mine);
+  renamed.here = false;
+}
+
+/** Tells the former owner, once, though the claim be repeated. */
+function tellRobbed(channel: Channel, draft: Draft, id: string, name: Name): void {
+  const record = readRecord(channel, id, name);
+  if (record?.state !== "claimed" || record.owner === null) return;
+  const body = `${name} has taken task-${id} over: you had it, and had not been heard of. Do not go on with it.`;
+  const title = `task-${id} is ${name}'s now`;
+  tellOnce(channel, draft, record, { from: name, to: [record.owner], title, body, status: "stolen", task: id });
+}
+
+/** Posts what a change of a task has to tell, under the lock in which it was made; not what was told before. */
+function tellOnce(channel: Channel, draft: Draft, { after }: TaskRecord, outgoing: Outgoing): Message {
+  const later = listMessages(channel).entries.filter(({ seq }) => seq > after);
+  const isTold = ({ task, status }: Message): boolean => task === outgoing.task && status === outgoing.status;
+  const told = firstBy(channel, later, outgoing.from, isTold);
+  if (told !== undefined) return told;
+  return publish(channel, draft, undefined, address(channel, { ...outgoing, force: true }, outgoing.body, []));
+}
+
+/** How to finish or release a task. */
+export interface Ending extends Blocking {
+  readonly body?: string | undefined; // what there is to say of it
+  readonly force?: boolean | undefined; // though another has it
+}
+
+/** A task, finished or released. */
+export interface Ended {
+  readonly task: Task; // as it is now
+  readonly from: string; // task-12.CLAIMED-bob.md
+  readonly already: boolean; // it was so before
+  readonly message: Message | null; // what was posted; null for a slot with nothing to say
+}
+
+/**
+ * Says that a task is done, and tells who made it; a slot is open again. Throws `taken` where another has it, `not_claimed`,
+ * `no_task`, `task_exists` where a new task is in its way, and what `post` throws.
+ */
+export async function finish(channel: Channel, agent: string, task: string, how: Ending = {}): Promise<Ended> {
+  return endClaim(channel, parseName("agent", agent), parseTask(task), "done", how);
+}
+
+/** Gives a task back, open to all whom it is for, and says so in the channel. Throws like `finish`. */
+export async function release(channel: Channel, agent: string, task: string, how: Ending = {}): Promise<Ended> {
+  return endClaim(channel, parseName("agent", agent), parseTask(task), "released", how);
+}
+
+async function endClaim(
+  channel: Channel,
+  name: Name,
+  id: string,
+  state: "done" | "released",
+  { body, force = false, signal }: Ending,
+): Promise<Ended> {
+  const text = body === undefined ? undefined : checkBody(body);
+  let ended: { from: string; to: string; record: TaskRecord } | undefined; // over all the locks it had
+  return explainingLater(`change task-${id}`, async () => {
+    const whole = await withLock(numberLock(channel), signal, (draft): Ended => {
+      const had = ended === undefined ? toEnd(channel, name, id, state, force) : undefined;
+      if (had !== undefined) {
+        const to = state === "done" && !had.slot ? `task-${id}.DONE-${name}.md` : `task-${id}.md`;
+        assertAbsent(channel, to);
+        const record = writeRecord(channel, draft, id, name, state, had.owner);
+        persistently(() => fs.renameSync(had.path, path.join(channel.path, to)));
+        ended = { from: had.file, to, record };
+        assertHeld(draft);
+      }
+      const task = listTasks(channel).find((one) => one.task === id && isEnded(one, name, state));
+      if (task === undefined) throw noTask(channel, id);
+      const record = ended?.record ?? readRecord(channel, id, name);
+      const message = record && tellEnd(channel, draft, name, task, record, text);
+      return { task, from: ended?.from ?? task.file, already: ended === undefined, message: message ?? null };
+    });
+    flushFolder(channel.path);
+    return whole;
+  });
+}
+
+/** Whether a task is as its owner wanted it to be. */
+function isEnded({ state, slot, owner }: Task, name: Name, wanted: "done" | "released"): boolean {
+  if (wanted === "done" && !slot) return state === "done" && foldName(owner ?? "") === name;
+  return state === "open" || state === "blocked";
+}
+
+/** The task that is to be ended, as it is; undefined where it was ended before. */
+function toEnd(channel: Channel, name: Name, id: string, state: "done" | "released", force: boolean): Task | undefined {
+  const tasks = listTasks(channel).filter(({ task }) => task === id);
+  const claimed = tasks.filter((task) => task.state === "claimed");
+  const mine = claimed.find(({ owner }) => foldName(owner ?? "") === name);
+  if (mine !== undefined) return mine;
+  if (tasks.length === 0) throw noTask(channel, id);
+  const before = readRecord(channel, id, name);
+  if (before?.state === state && tasks.some((task) => isEnded(task, name, state))) return undefined;
+  if (force && claimed[0] !== undefined) return claimed[0];
+  const others = filesOf(channel, id).filter((file) => file.state !== "open");
+  if (others.length > 0)
+    throw refusal(channel, id, others, claimed.length > 0 ? "--force, if its owner has gone" : undefined);
+  const mend = `agent-chat claim ${shellWord(channel.name)} ${id}`;
+  throw new ChatError("not_claimed", `task-${id} is open: nobody has claimed it`, mend);
+}
+
+function assertAbsent(channel: Channel, file: string): void {
+  const full = path.join(channel.path, file);
+  if (fs.lstatSync(full, { throwIfNoEntry: false }) === undefined) return;
+  throw new ChatError("task_exists", `${quoted(full)} is in the way: nothing was changed`);
+}
+
+/** A finished task is told to who made it, a released one to all; and to the owner from whom it was forced. */
+function tellEnd(
+  channel: Channel,
+  draft: Draft,
+  name: Name,
+  { task, title, from, slot }: Task,
+  record: TaskRecord,
+  body: string | undefined,
+): Message | undefined {
+  if (slot && body === undefined) return undefined;
+  const others = [record.state === "done" ? from : "", record.owner ?? ""].filter((other) => foldName(other) !== name);
+  const to = record.state === "done" ? others.filter((other) => isName(foldName(other))) : [];
+  const text = body ?? `task-${task}${title && ` (${title})`} is ${record.state === "done" ? "done" : "open again"}.`;
+  const about = `task-${task} ${record.state}${title && `: ${title}`}`.slice(0, LINE_MAX);
+  return tellOnce(channel, draft, record, { from: name, to, title: about, body: text, status: record.state, task });
+}
+
+/** Why nobody is to take the next task. */
+export interface Pause {
+  readonly from: string;
+  readonly ts: string;
+  readonly body: string;
+}
+
+const pausePath = (channel: Channel): string => path.join(channel.path, "_paused.md");
+
+/** The pause of a channel, if there is one. */
+export function currentPause(channel: Channel): Pause | undefined {
+  const text = readIfPossible(pausePath(channel));
+  if (text === "") return undefined;
+  const { fields, body } = splitMessage(text) ?? { fields: new Map<string, string>(), body: text };
+  return { from: fields.get("from") ?? "", ts: fields.get("ts") ?? "", body };
+}
+
+/** Lets nobody take the next task until `resume`; returns the pause that is there. Throws like `post`. */
+export async function pauseTasks(channel: Channel, agent: string, why = "", { signal }: Blocking = {}): Promise<Pause> {
+  const name = parseName("agent", agent);
+  const body = why === "" ? "" : checkBody(why);
+  await explainingLater(`pause ${quoted(channel.name)}`, () =>
+    withLock(numberLock(channel), signal, (draft) => {
+      if (currentPause(channel) !== undefined) return;
+      writeAll(draft.fd, `---\nfrom: ${name}\nts: ${timestamp()}\n---\n${body}${body.endsWith("\n") ? "" : "\n"}`);
+      fs.fsyncSync(draft.fd);
+      moveIntoPlace(draft.path, pausePath(channel));
+    }),
+  );
+  return currentPause(channel) ?? { from: name, ts: timestamp(), body };
+}
+
+/** Ends a pause; returns it, or undefined where there was none. */
+export async function resumeTasks(channel: Channel, { signal }: Blocking = {}): Promise<Pause | undefined> {
+  return explainingLater(`resume ${quoted(channel.name)}`, () =>
+    withLock(numberLock(channel), signal, () => {
+      const pause = currentPause(channel);
+      removeIfPresent(fs.unlinkSync, pausePath(channel));
+      return pause;
+    }),
+  );
+}
+
+/** How to wait for tasks. */
+export type WaitingForTasks = Claiming & Pick<Waiting, "timeout" | "interval" | "onNote">;
+
+/**
+ * Claims a task as soon as it is free, or without one the next for this agent. Those who wait for one task get it in the
+ * order in which they came. Throws `timeout` with the reason, and at once what no waiting will change.
+ */
+export async function claimLater(
+  channel: Channel,
+  agent: string,
+  task: string | undefined,
+  how: WaitingForTasks = {},
+): Promise<Claim> {
+  const [name, id] = [parseName("agent", agent), task === undefined ? undefined : parseTask(task)];
+  const waiter = openWaiter([channel], name, how, id === undefined ? "" : `task-${id}`);
+  openWatches(waiter);
+  let why = "";
+  const tryNow = async (): Promise<Claim | undefined> => {
+    const [watch] = waiter.watches.values();
+    if (!hasMoved(watch!)) return undefined;
+    if (id !== undefined) waiter.hears = ownersOf(channel, id, name);
+    try {
+      if (id === undefined) nextTask(channel, name, how.older);
+      else if (waiter.hears.length === 0 || how.older !== undefined) assertFirstInLine(waiter, channel);
+      return await (id === undefined ? claimNext(channel, name, how) : claim(channel, name, id, how));
+    } catch (error) {
+      if (!isCode(error, ...LATER) && !(id === undefined && isCode(error, "no_task"))) throw error;
+      why = (error as ChatError).message;
+      if (isCode(error, "not_first")) watch!.modified = NaN; // those before it may end without a change here
+      return undefined;
+    }
+  };
+  return keepWaiting(
+    waiter,
+    tryNow,
+    (timeout) => new ChatError("timeout", `no task for ${name} in ${timeout} s; ${why}`),
+  );
+}
+
+const LATER = ["taken", "blocked", "paused", "not_stale", "not_first"];
+
+/** Who has a task now. Throws `taken` where it was finished: no waiting will change that. */
+function ownersOf(channel: Channel, id: string, name: Name): string[] {
+  const others = filesOf(channel, id).filter(({ state, owner }) => state !== "open" && foldName(owner) !== name);
+  const finished = others.filter(({ state }) => state === "done");
+  if (finished.length > 0) throw refusal(channel, id, finished);
+  return others.map(({ owner }) => foldName(owner));
+}
+
+/** Of those who wait for the same task, who came first has it first. */
+function assertFirstInLine({ agent, aim, since }: Waiter, channel: Channel): void {
+  const place = (beat: { since: string }, name: string): [number, string] => [Date.parse(beat.since), name];
+  const [mine, myself] = place({ since }, agent);
+  for (const name of cursorNames(channel, ".wait")) {
+    const beat = name === agent ? undefined : liveBeat(channel, name);
+    if (beat?.for !== aim) continue;
+    const [theirs, other] = place(beat, name);
+    if (theirs < mine || (theirs === mine && other < myself))
+      throw Object.assign(new Error(`${name} came before`), { code: "not_first" });
+  }
+}
+
+/**
+ * Blocks until a task has another state than at the start, or without one until there is one that this agent could claim;
+ * returns those. Throws `no_task`, `timeout` and `gone`.
+ */
+export async function waitForTasks(
+  channels: readonly Channel[] | (() => readonly Channel[]),
+  agent: string,
+  task: string | undefined,
+  how: WaitingForTasks = {},
+): Promise<Task[]> {
+  const [name, id] = [parseName("agent", agent), task === undefined ? undefined : parseTask(task)];
+  const waiter = openWaiter(channels, name, how, id === undefined ? "" : `task-${id}`);
+  const found = new Map<Watch, Task[]>(); // as last listed
+  let first: string | undefined;
+  const check = (): Task[] | undefined => {
+    openWatches(waiter);
+    for (const watch of waiter.watches.values()) {
+      if (!hasMoved(watch)) continue;
+      const tasks = listTasks(watch.reader.channel);
+      found.set(watch, id === undefined ? claimable(tasks, name) : tasks.filter((one) => one.task === id));
+    }
+    const all = [...found.values()].flat();
+    if (id === undefined) return all.length > 0 ? all : undefined;
+    if (first === undefined && all.length === 0) throw noTask([...waiter.watches.values()][0]!.reader.channel, id);
+    const now = all.map(({ file, state }) => `${file} ${state}`).join();
+    return (first ??= now) === now ? undefined : all;
+  };
+  const what = id === undefined ? "no task to claim" : `no change of task-${id}`;
+  return keepWaiting(waiter, check, (timeout) => new ChatError("timeout", `${what} for ${name} in ${timeout} s`));
+}
+
 // ---- output --------------------------------------------------------------------------------------------------------
 
 const BUDGET = 24_000; // bytes shown at a time: agents' shells cut output at about 30,000 characters
@@ -2706,8 +3362,8 @@ async function printDone(done: string, text: string | (() => string)): Promise<v
 
 /** One message between two marks with a token of this run, which no body can know: its border cannot be forged. */
 function render(message: Message, token: string, body: string): string {
-  const { seq, from, to, channel, file, ts, reply_to, status, title, priority = "normal" } = message;
-  const answer = `${priority === "normal" ? "" : `, ${priority}`}${reply_to === null ? "" : `, reply to #${reply_to}`}`;
+  const { seq, from, to, channel, file, ts, reply_to, status, title, priority = "normal", task } = message;
+  const answer = `${priority === "normal" ? "" : `, ${priority}`}${task === undefined ? "" : `, task-${task}`}${reply_to === null ? "" : `, reply to #${reply_to}`}`;
   const who = `${field(from) || "(nobody)"} -> ${field(to.join(", ")) || "all"}`;
   const head = `[${token}] #${seq} ${who}  ${field(`${channel}/${file}  ${ts}`)}`;
   const about = `${field(title)}  (${field(status) || "no status"}${answer})`;
@@ -2882,7 +3538,7 @@ function isWrapped(chain: readonly Process[], i: number): boolean {
 }
 
 /** Only what says so is taken for it: where the number of open files is at its limit, nothing has been learned. */
-function hasMoved(pid: number, parent: number): boolean {
+function hasLeft(pid: number, parent: number): boolean {
   const now = inspectProcess(pid);
   return now === undefined ? !fs.existsSync(`/proc/${pid}`) : now.parent !== parent;
 }
@@ -2893,7 +3549,7 @@ function watchOwner(): () => void {
   const parent = process.ppid;
   const orphan = wasOrphaned(chain);
   return () => {
-    const moved = chain.some(({ pid, parent }) => hasMoved(pid, parent));
+    const moved = chain.some(({ pid, parent }) => hasLeft(pid, parent));
     if (orphan || moved || process.ppid !== parent) {
       const message = "the process that started this wait has gone: nothing was marked";
       throw new ChatError("orphaned", message, "wait again, or add --detached");
@@ -3028,6 +3684,23 @@ const WAITING = {
   "max-bytes": MAX_BYTES,
 } as const satisfies Options;
 
+const FILTERS = {
+  from: { value: "A,B", help: "only what these wrote" },
+  "reply-to": { value: "N", help: "only answers to message N" },
+  status: { value: "S", help: "only messages with this label" },
+  priority: { value: "P", help: "only messages of this priority: low, normal or high" },
+  any: { help: "once such a message is there, show everything unread" },
+  each: { help: "until each of --from, or everybody whom message N asked, has written" },
+  task: { value: "ID", help: "not for messages: until this task has another state" },
+  tasks: { help: "not for messages: until there is a task that you could claim" },
+} as const satisfies Options;
+
+const ENDING = {
+  "body-file": { value: "FILE", help: "what there is to say, from a file; - is stdin" },
+  body: { value: "TEXT", help: "what there is to say; - is stdin" },
+  force: { help: "though another has it: the owner is told" },
+} as const satisfies Options;
+
 const EVERYWHERE = {
   root: { value: "DIR", help: "the folder of channels (else $AGENT_CHAT_ROOT, the nearest .agent-chat, ~/agent-chat)" },
   as: AS,
@@ -3158,15 +3831,7 @@ export const COMMANDS = {
   wait: command({
     summary: "block until something is new for you, then show it and mark it",
     operands: "[channel...]",
-    options: {
-      from: { value: "A,B", help: "only what these wrote" },
-      "reply-to": { value: "N", help: "only answers to message N" },
-      status: { value: "S", help: "only messages with this label" },
-      priority: { value: "P", help: "only messages of this priority: low, normal or high" },
-      any: { help: "once such a message is there, show everything unread" },
-      each: { help: "until each of --from, or everybody whom message N asked, has written" },
-      ...WAITING,
-    },
+    options: { ...FILTERS, ...WAITING },
     examples: [
       "agent-chat wait review --as bob",
       "agent-chat wait --as bob --timeout 540",
@@ -3185,6 +3850,7 @@ export const COMMANDS = {
       };
       const named = chosen(call);
       const channels = call.operands.length > 0 ? named : () => listChannels(call.root, once(call.note));
+      if (given.task !== undefined || given.tasks) return waitAndShowTasks(call, given, channels);
       for (const channel of named) noteStranger(call, channel, agent);
       for (const channel of named) noteUnknown(call, channel, filter.from ?? []);
       await waitAndShow(call, given, (how) => wait(channels, agent, { ...filter, ...how }), given.from);
@@ -3219,18 +3885,135 @@ export const COMMANDS = {
       await show(messages, json, Infinity);
     },
   }),
+  task: command({
+    summary: "make a task, open to be claimed",
+    operands: "<channel> <title>",
+    options: {
+      id: { value: "ID", help: "its name (else the next number)" },
+      for: { value: "A,B", help: "only these may take it" },
+      after: { value: "ID,ID", help: "only once these are done" },
+      priority: { value: "P", help: "low, normal or high (normal)" },
+      slot: { help: "something to be held, not to be done: a port, the merge queue" },
+      "body-file": { value: "FILE", help: "more text from a file; - is stdin" },
+      body: { value: "TEXT", help: "more text; - is stdin" },
+    },
+    examples: [
+      "agent-chat task review 'Fix the login redirect' --as alice --for bob --priority high",
+      "agent-chat task review 'The test database' --as alice --id test-db --slot",
+    ],
+    async run(call, given) {
+      const channel = openChannel(call.root, call.operands[0]!);
+      const wish = {
+        from: call.agent(),
+        title: call.operands[1]!,
+        body: await bodyIfAny(given, call.note),
+        for: given.for === undefined ? undefined : words(given.for),
+        after: given.after === undefined ? undefined : words(given.after),
+        priority: given.priority === undefined ? undefined : parsePriority(given.priority),
+        id: given.id,
+        slot: given.slot,
+      };
+      const task = await interruptible((signal) => createTask(channel, wish, { signal }));
+      await printDone(
+        `created task-${task.task}`,
+        answer(call.json, task, `created task-${task.task}\n  ${task.path}`),
+      );
+    },
+  }),
+  tasks: command({
+    summary: "list the tasks: open, blocked, claimed by whom and since when, done",
+    operands: "[channel...]",
+    options: {
+      mine: { help: "those that are yours, and those that wait for you alone" },
+      open: { help: "those that can be claimed" },
+      stale: { value: "T", help: "those whose owners have not been heard of for so long: 90s, 20m, 2h, 1d" },
+    },
+    examples: [
+      "agent-chat tasks",
+      "agent-chat tasks review --mine --as bob",
+      "agent-chat tasks review --stale 2h --json",
+    ],
+    async run(call, { mine, open, stale }) {
+      const isWanted = taskFilter(mine === true ? call.agent() : undefined, open === true, stale);
+      for (const channel of chosen(call)) {
+        const tasks = listTasks(channel).filter((task) => isWanted(channel, task));
+        torn(channel).forEach(call.note);
+        const rows = tasks.map((task) => JSON.stringify(task)).join("\n");
+        const text = call.json ? (rows === "" ? "" : `${rows}\n`) : `${visible(boardText(channel, tasks))}\n`;
+        if (text !== "") await print(text);
+      }
+    },
+  }),
   claim: command({
     summary: "take a task before anybody else does",
+    operands: "<channel> [task]",
+    options: {
+      next: { help: "the first that is open for you, by priority, then by number" },
+      wait: { help: "until it is free, or until there is one" },
+      steal: { help: "from an owner who has not been heard of for as long as --older-than says" },
+      "older-than": { value: "T", help: "with --steal: 90s, 20m, 2h, 1d" },
+      timeout: { value: "S", help: `with --wait: seconds until exit 2 (${TIMEOUT_S}, or $AGENT_CHAT_TIMEOUT)` },
+    },
+    examples: [
+      "agent-chat claim review 12 --as bob || echo 'somebody else has it'",
+      "agent-chat claim review --next --wait --timeout 540 --as bob",
+      "agent-chat claim review 12 --steal --older-than 2h --as bob",
+    ],
+    async run(call, given) {
+      const channel = openChannel(call.root, call.operands[0]!);
+      const [task, older] = [call.operands[1], olderThan(given)];
+      if ((task === undefined) !== (given.next === true)) throw new ChatError("usage", "name one task, or --next");
+      if (given.timeout !== undefined && !given.wait) throw new ChatError("usage", "--timeout needs --wait");
+      const [name, timeout] = [call.agent(), waitingTime(given.timeout)];
+      const claiming = (signal: AbortSignal): Promise<Claim> => {
+        if (given.wait) return claimLater(channel, name, task, { timeout, older, signal, onNote: call.note });
+        return task === undefined
+          ? claimNext(channel, name, { older, signal })
+          : claim(channel, name, task, { older, signal });
+      };
+      await printClaim(call, channel, await (given.wait ? owned(claiming) : interruptible(claiming)));
+    },
+  }),
+  done: command({
+    summary: "say that your task is done, and tell who made it; a slot is free again",
     operands: "<channel> <task>",
+    options: ENDING,
+    examples: ["agent-chat done review 12 --as bob --body 'merged' || echo 'it is not mine'"],
+    async run(call, given) {
+      await endTask(call, given, finish);
+    },
+  }),
+  release: command({
+    summary: "give your task back, and say so in the channel",
+    operands: "<channel> <task>",
+    options: ENDING,
+    examples: ["agent-chat release review 12 --as bob --body 'no time' || echo 'it is not mine'"],
+    async run(call, given) {
+      await endTask(call, given, release);
+    },
+  }),
+  pause: command({
+    summary: "let nobody take the next task until resume",
+    operands: "<channel>",
+    options: { body: { value: "TEXT", help: "why" } },
+    examples: ["agent-chat pause review --as alice --body 'the build is broken'"],
+    async run(call, { body = "" }) {
+      const channel = openChannel(call.root, call.operands[0]!);
+      const pause = await interruptible((signal) => pauseTasks(channel, call.agent(), body, { signal }));
+      const line = `paused '${channel.name}': no next task until agent-chat resume ${shellWord(channel.name)}`;
+      await printDone("paused", answer(call.json, { channel: channel.name, ...pause }, line));
+    },
+  }),
+  resume: command({
+    summary: "end a pause",
+    operands: "<channel>",
     options: {},
-    examples: ["agent-chat claim review 12 --as bob || echo 'somebody else has it'"],
-    async run({ root, operands, json, agent }) {
+    examples: ["agent-chat resume review"],
+    async run({ root, operands, json }) {
       const channel = openChannel(root, operands[0]!);
-      const claiming = (signal: AbortSignal): Promise<Claim> => claim(channel, agent(), operands[1]!, { signal });
-      const { task, from, file, path: full, already } = await interruptible(claiming);
-      const line = already ? `already yours: ${file}` : `claimed ${from} -> ${file}`;
-      const data = { channel: channel.name, task, file, path: full, owner: agent(), already };
-      await printDone(line, answer(json, data, `${line}\n  ${full}`));
+      const pause = await interruptible((signal) => resumeTasks(channel, { signal }));
+      const line = pause === undefined ? `'${channel.name}' was not paused` : `resumed '${channel.name}'`;
+      await printDone(line, answer(json, { channel: channel.name, resumed: pause !== undefined }, line));
     },
   }),
   receipts: command({
@@ -3358,6 +4141,10 @@ function waitingTime(option: string | undefined): number {
   return parseSeconds("AGENT_CHAT_TIMEOUT", environment);
 }
 
+function waitingInterval(option: string | undefined): number {
+  return Math.min(parseSeconds("--interval", option ?? String(INTERVAL_S)), INTERVAL_MAX_S);
+}
+
 function budgetOf({ json }: Call, bytes: string | undefined): number {
   return bytes === undefined ? (json ? Infinity : BUDGET) : parseCount("--max-bytes", bytes);
 }
@@ -3415,8 +4202,7 @@ async function waitAndShow(
   names?: string, // of those whom it waits for, as they were given
 ): Promise<void> {
   const now = typeof call === "function" ? call : () => call;
-  const interval = Math.min(parseSeconds("--interval", given.interval ?? String(INTERVAL_S)), INTERVAL_MAX_S);
-  const how = { timeout: waitingTime(given.timeout), interval, onNote: now().note };
+  const how = { timeout: waitingTime(given.timeout), interval: waitingInterval(given.interval), onNote: now().note };
   const budget = budgetOf(now(), given["max-bytes"]);
   assertOutput();
   const assertOwned = given.detached ? () => {} : watchOwner();
@@ -3436,11 +4222,86 @@ async function waitAndShow(
   }
 }
 
+/** Runs something that blocks, as long as somebody can be reading what it will show. */
+async function owned<T>(body: (signal: AbortSignal) => Promise<T>, detached = false): Promise<T> {
+  assertOutput();
+  const assertOwned = detached ? () => {} : watchOwner();
+  return interruptible((signal, stop) => waitOwned(stop, assertOwned, () => body(signal)), detached);
+}
+
+async function waitAndShowTasks(
+  call: Call,
+  given: Given<typeof FILTERS & typeof WAITING>,
+  channels: readonly Channel[] | (() => readonly Channel[]),
+): Promise<void> {
+  const { task, tasks, timeout: _, interval: __, detached, "max-bytes": bytes, ...others } = given;
+  const mixed = [
+    ...Object.keys(others),
+    ...(bytes === undefined ? [] : ["max-bytes"]),
+    ...(task && tasks ? ["tasks"] : []),
+  ];
+  const [other] = mixed.filter((name) => !(name in EVERYWHERE));
+  if (other !== undefined) throw new ChatError("usage", `--${other} does not go with --${task ? "task" : "tasks"}`);
+  if (task !== undefined && call.operands.length !== 1)
+    throw new ChatError("usage", "--task needs the one channel that has it");
+  const [timeout, interval] = [waitingTime(given.timeout), waitingInterval(given.interval)];
+  const name = call.agent();
+  const found = await owned((signal) => waitForTasks(channels, name, task, { timeout, interval, signal }), detached);
+  if (found.length === 0) call.note(`task-${task} is gone`);
+  for (const one of found) await print(answer(call.json, one, taskLine(one)));
+}
+
 /** Of those whom a wait names, who has neither posted nor read, and may be mistyped. */
 function noteUnknown(call: Call, channel: Channel, names: readonly string[]): void {
   const strangers = (): Stranger[] => strangersAmong(channel, readMeta(channel), names);
   for (const { name, hint } of explaining(`look for ${names.join(", ")}`, strangers))
     call.note(`${quoted(name)} has never posted or read in "${channel.name}"${hint}`);
+}
+
+function olderThan(given: { steal?: true; "older-than"?: string }): number | undefined {
+  const { steal, "older-than": text } = given;
+  if (steal === undefined && text === undefined) return undefined;
+  if (steal === undefined || text === undefined)
+    throw new ChatError("usage", "--steal and --older-than go together: how long must its owner have been silent?");
+  return parseDuration("--older-than", text);
+}
+
+async function printClaim(call: Call, channel: Channel, claimed: Claim): Promise<void> {
+  const { task, from, file, path: full, already, stolen_from } = claimed;
+  const line = already ? `already yours: ${file}` : `claimed ${from} -> ${file}`;
+  const data = { channel: channel.name, task, file, path: full, owner: call.agent(), already };
+  const more = stolen_from === null ? {} : { stolen_from };
+  const told = stolen_from === null ? "" : `\n  ${stolen_from} was told`;
+  await printDone(line, answer(call.json, { ...data, ...more }, `${line}\n  ${full}${told}`));
+}
+
+async function endTask(call: Call, given: Given<typeof ENDING>, end: typeof finish): Promise<void> {
+  const channel = openChannel(call.root, call.operands[0]!);
+  const [name, body] = [call.agent(), await bodyIfAny(given, call.note)];
+  const ending = (signal: AbortSignal): Promise<Ended> =>
+    end(channel, name, call.operands[1]!, { body, force: given.force, signal });
+  const { task, from, already, message } = await interruptible(ending);
+  const line = already ? `already so: ${task.file}` : `${end === finish ? "done" : "released"} ${from} -> ${task.file}`;
+  const told = message === null ? "" : `\n  posted #${message.seq} to ${message.to.join(", ") || "all"}`;
+  const data = { ...task, already, message: message === null ? null : { seq: message.seq, to: message.to } };
+  await printDone(line, answer(call.json, data, `${line}\n  ${task.path}${told}`));
+}
+
+/** Which tasks are to be listed; nothing said: all. */
+function taskFilter(
+  mine: Name | undefined,
+  open: boolean,
+  stale: string | undefined,
+): (channel: Channel, task: Task) => boolean {
+  const older = stale === undefined ? undefined : parseDuration("--stale", stale);
+  return (channel, task) => {
+    const yours = [task.owner ?? "", ...(task.state === "done" ? [] : task.for)].map(foldName);
+    return (
+      (mine === undefined || (yours.includes(mine) && task.state !== "done")) &&
+      (!open || task.state === "open") &&
+      (older === undefined || isLeft(channel, task, "" as Name, older))
+    );
+  };
 }
 
 async function changeMembership(call: Call, change: typeof join): Promise<void> {
@@ -3454,6 +4315,12 @@ async function changeMembership(call: Call, change: typeof join): Promise<void> 
   const line = `${name} is ${is} of '${channel.name}'${changed ? "" : " already"} at ${channel.path}  members=${members.join(", ") || "(open)"}`;
   const data = { channel: channel.name, path: channel.path, agent: name, members, changed };
   await printDone(line, answer(call.json, data, line));
+}
+
+/** The text of --body or --body-file; stdin is read only where one of them asks for it. */
+async function bodyIfAny(given: { body?: string; "body-file"?: string }, note: Note): Promise<string | undefined> {
+  const none = given.body === undefined && given["body-file"] === undefined;
+  return none ? undefined : bodyFrom(given, note, () => {});
 }
 
 /** The body; what else is wrong with the message is said before anybody types or pipes one. */
@@ -3569,11 +4436,7 @@ async function showThreads(call: Call, channels: readonly Channel[], budget: num
 }
 
 /** Waits, and looks after who is waiting for the output: now and then, and always before anything is shown. */
-async function waitOwned(
-  stop: AbortController,
-  assertOwned: () => void,
-  waiting: () => Promise<Batch[]>,
-): Promise<Batch[]> {
+async function waitOwned<T>(stop: AbortController, assertOwned: () => void, waiting: () => Promise<T>): Promise<T> {
   assertOwned();
   const timer = setInterval(() => {
     try {
@@ -3583,9 +4446,9 @@ async function waitOwned(
     }
   }, OWNER_MS);
   try {
-    const batches = await waiting();
+    const found = await waiting();
     assertOwned();
-    return batches;
+    return found;
   } finally {
     clearInterval(timer);
   }
@@ -3611,6 +4474,7 @@ interface Row {
   readonly topic: string;
   readonly created: string;
   readonly newest: { seq: number; from: string; title: string; ts: string } | null;
+  readonly paused?: Pause;
 }
 
 function describe(channel: Channel, name: Name | undefined, note: Note): Row {
@@ -3621,11 +4485,78 @@ function describe(channel: Channel, name: Name | undefined, note: Note): Row {
   const count = listing.entries.filter(({ seq }) => seq <= (last?.seq ?? 0)).length;
   const newest = last === undefined ? null : { seq: last.seq, from: last.from, title: last.title, ts: last.ts };
   const { members, topic, created } = meta;
-  const row = { channel: channel.name, path: channel.path, messages: count, members, topic, created, newest };
+  const paused = currentPause(channel);
+  const row = {
+    channel: channel.name,
+    path: channel.path,
+    messages: count,
+    members,
+    topic,
+    created,
+    newest,
+    ...(paused && { paused }),
+  };
   if (name === undefined) return row;
   const { messages, notes } = read(channel, name);
   notes.forEach(note);
   return { ...row, unread: messages.length };
+}
+
+const DONE_SHOWN = 5; // finished tasks on one screen
+
+/** A channel's tasks, at a glance. */
+function boardText(channel: Channel, tasks: readonly Task[]): string {
+  const states = ["open", "blocked", "claimed", "done"] as const;
+  const of = (state: Task["state"]): Task[] => tasks.filter((task) => task.state === state);
+  const pause = currentPause(channel);
+  const paused =
+    pause === undefined ? [] : [`  paused by ${pause.from} since ${clockTime(pause.ts)}: ${field(pause.body.trim())}`];
+  const head = `${channel.name}: ${states.map((state) => `${of(state).length} ${state}`).join(", ")}`;
+  const rows = states.flatMap((state) => (state === "done" ? of(state).slice(-DONE_SHOWN) : of(state)));
+  const owners = new Map(
+    presence(channel, [...new Set(of("claimed").map(({ owner }) => owner!))]).map((one) => [one.agent, one]),
+  );
+  return [head, ...paused, ...rows.map((task) => `  ${taskLine(task, owners.get(task.owner ?? ""))}`)].join("\n");
+}
+
+function taskLine(
+  { task, state, title, from, for: names, after, priority, owner, since, slot }: Task,
+  one?: Presence,
+): string {
+  const words = [
+    priority === "normal" ? "" : priority,
+    slot ? "slot" : "",
+    field(title),
+    names.length === 0 || state === "done" ? "" : `for ${names.join(", ")}`,
+    state === "blocked" ? `after ${after.join(", ")}` : "",
+    owner === null
+      ? from && `from ${from}`
+      : `${owner}${since === null ? "" : ` since ${clockTime(since)}, ${age(since)}`}`,
+    one === undefined ? "" : ownerWords(one),
+  ];
+  return `${state.padEnd(7)}  task-${task}  ${words.filter((word) => word !== "").join("; ")}`;
+}
+
+/** Whether the owner of a task is waiting, or silent. */
+function ownerWords({ seen, waiting, status }: Presence): string {
+  const silent = seen === null || Date.now() - Date.parse(seen) >= SILENT_MS;
+  const now =
+    waiting !== null
+      ? "waiting now"
+      : seen === null
+        ? "never seen here"
+        : silent
+          ? `silent since ${clockTime(seen)}`
+          : "";
+  return [now, status === null ? "" : statusWords(status)].filter((word) => word !== "").join("; ");
+}
+
+/** Tasks that two clones took apart, or that were made anew. */
+function torn(channel: Channel): string[] {
+  const several = [...taskFiles(channel)].filter(([, files]) => files.length > 1);
+  return several.map(
+    ([id, files]) => `task-${id} is there ${files.length} times: ${files.map(({ file }) => file).join(", ")}`,
+  );
 }
 
 /** One agent on one line of a roster. */
@@ -3662,11 +4593,11 @@ function receiptLines(channel: Channel, receipt: Receipt): string {
   return lines.join("\n");
 }
 
-function channelLines({ channel, path: folder, messages, unread, members, newest }: Row): string {
+function channelLines({ channel, path: folder, messages, unread, members, newest, paused }: Row): string {
   const waiting = unread === undefined ? "" : `, ${unread} unread`;
   const last = newest === null ? "no message yet" : `last: #${newest.seq} ${newest.from}: ${newest.title}`;
   return visible(
-    `${channel}  ${plural(messages, "message")}${waiting}  ${members.join(", ") || "(open)"}  ${folder}\n  ${last}`,
+    `${channel}  ${plural(messages, "message")}${waiting}  ${members.join(", ") || "(open)"}  ${folder}\n  ${last}${paused === undefined ? "" : `\n  tasks are paused by ${paused.from}: ${field(paused.body.trim())}`}`,
   );
 }
 
