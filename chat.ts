@@ -3898,7 +3898,7 @@ export const COMMANDS = {
       body: { value: "TEXT", help: "more text; - is stdin" },
     },
     examples: [
-      "agent-chat task review 'Fix the login redirect' --as alice --for bob --priority high",
+      "agent-chat task review 'Fix the login' --as alice --for bob --priority high",
       "agent-chat task review 'The test database' --as alice --id test-db --slot",
     ],
     async run(call, given) {
