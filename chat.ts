@@ -3962,7 +3962,10 @@ export const COMMANDS = {
     async run(call, given) {
       const channel = openChannel(call.root, call.operands[0]!);
       const [task, older] = [call.operands[1], olderThan(given)];
-      if ((task === undefined) !== (given.next === true)) throw new ChatError("usage", "name one task, or --next");
+      const next = given.next === true || (given.steal === true && task === undefined);
+      if ((task === undefined) !== next) {
+        throw new ChatError("usage", task === undefined ? "claim needs <task>, or --next" : "give a task, or --next");
+      }
       if (given.timeout !== undefined && !given.wait) throw new ChatError("usage", "--timeout needs --wait");
       const [name, timeout] = [call.agent(), waitingTime(given.timeout)];
       const claiming = (signal: AbortSignal): Promise<Claim> => {
@@ -4401,9 +4404,9 @@ async function deliver(call: Call, batches: readonly Batch[], budget: number, pe
 }
 
 /** Somebody who is new in a long channel need not read all that came before. */
-function suggestCursor({ note, instead }: Call, { channel, cursor, messages }: Batch, budget: number): void {
+function suggestCursor({ json, note, instead }: Call, { channel, cursor, messages }: Batch, budget: number): void {
   const bytes = messages.reduce((sum, { body }) => sum + Buffer.byteLength(body), 0);
-  if (cursor.text !== undefined || bytes <= 2 * Math.min(budget, BUDGET)) return;
+  if (json || cursor.text !== undefined || bytes <= 2 * budget) return;
   const skip = instead(["cursor", channel.name, "--set", "all"]);
   note(
     `${plural(messages.length, "message")} of ${count(bytes)} bytes came before you; to count them as shown: ${skip}`,
