@@ -2632,7 +2632,10 @@ interface TaskFile {
 
 const TASK = /^task-([A-Za-z0-9][A-Za-z0-9_-]*)(?:\.(CLAIMED|DONE)-(.+))?\.md$/;
 
-function taskFiles(channel: Channel): Map<string, TaskFile[]> {
+/** One listing of a channel's tasks: the files of each id. */
+type Board = ReadonlyMap<string, readonly TaskFile[]>;
+
+function taskFiles(channel: Channel): Board {
   const tasks = new Map<string, TaskFile[]>();
   for (const file of listNames(channel)) {
     const [, id, mark, owner = ""] = TASK.exec(file) ?? [];
@@ -2643,22 +2646,17 @@ function taskFiles(channel: Channel): Map<string, TaskFile[]> {
   return tasks;
 }
 
-function filesOf(channel: Channel, id: string): TaskFile[] {
-  return taskFiles(channel).get(id) ?? [];
-}
-
 /**
  * All tasks of a channel, by number, then by name; a task that two clones took apart is there once for each of them.
  * Throws `gone`, `no_access` or `io`.
  */
 export function listTasks(channel: Channel): Task[] {
-  return explaining(`list the tasks of ${quoted(channel.name)}`, () => {
-    const files = taskFiles(channel);
-    return [...files.values()]
-      .flat()
-      .map((file) => readTask(channel, file, files))
-      .sort(byId);
-  });
+  return explaining(`list the tasks of ${quoted(channel.name)}`, () => readBoard(channel, taskFiles(channel)));
+}
+
+function readBoard(channel: Channel, board: Board): Task[] {
+  const files = [...board.values()].flat();
+  return files.map((file) => readTask(channel, file, board)).sort(byId);
 }
 
 function byId(a: { task: string }, b: { task: string }): number {
@@ -2666,7 +2664,7 @@ function byId(a: { task: string }, b: { task: string }): number {
   return x === y ? (a.task < b.task ? -1 : a.task > b.task ? 1 : 0) : x - y;
 }
 
-function readTask(channel: Channel, { id, file, state, owner }: TaskFile, files: Map<string, TaskFile[]>): Task {
+function readTask(channel: Channel, { id, file, state, owner }: TaskFile, files: Board): Task {
   const full = path.join(channel.path, file);
   const text = readIfPossible(full);
   const { fields, body } = splitMessage(text) ?? { fields: new Map<string, string>(), body: text };
@@ -2692,7 +2690,7 @@ function readTask(channel: Channel, { id, file, state, owner }: TaskFile, files:
   };
 }
 
-function isDone(files: Map<string, TaskFile[]>, id: string): boolean {
+function isDone(files: Board, id: string): boolean {
   const found = files.get(id) ?? [];
   return found.length > 0 && found.every(({ state }) => state === "done");
 }
@@ -2829,8 +2827,8 @@ function writeRecord(
   const record: TaskRecord = { state, since: timestamp(), after, id: nonce(), owner };
   const made = draft.path.replace(/draft$/, "record");
   makeFolder(path.join(channel.path, ".tasks"));
-  fs.writeFileSync(made, JSON.stringify(record), { flag: "wx" });
   try {
+    fs.writeFileSync(made, JSON.stringify(record), { flag: "wx" });
     persistently(() => fs.renameSync(made, recordPath(channel, task, agent)));
   } catch (error) {
     removeAtLast(fs.unlinkSync, made);
@@ -2860,23 +2858,24 @@ export async function claim(channel: Channel, agent: string, task: string, how: 
  */
 export async function claimNext(channel: Channel, agent: string, how: Claiming = {}): Promise<Claim> {
   const name = parseName("agent", agent);
-  return takeTask(channel, name, () => nextTask(channel, name, how.older), how);
+  return takeTask(channel, name, (board) => nextTask(channel, name, how.older, board), how);
 }
 
 /** Decides and renames under one lock; `choose` says which. */
 async function takeTask(
   channel: Channel,
   name: Name,
-  choose: () => string,
+  choose: (board: Board) => string,
   { older, signal }: Claiming,
 ): Promise<Claim> {
   const renamed: Renamed = { id: undefined, here: false, kept: false };
   const taken = await explainingLater(`claim a task of ${quoted(channel.name)}`, () =>
     withLock(numberLock(channel), signal, (draft) => {
-      const id = renamed.here ? renamed.id! : choose();
+      const board = taskFiles(channel);
+      const id = renamed.here ? renamed.id! : choose(board);
       renamed.id = id;
       const mine = `task-${id}.CLAIMED-${name}.md`;
-      const files = filesOf(channel, id);
+      const files = board.get(id) ?? [];
       const others = files.filter(({ state, file }) => state !== "open" && file !== mine);
       if (renamed.here && !renamed.kept && isTooLate(channel, id, others, renamed)) {
         giveBack(path.join(channel.path, mine), path.join(channel.path, renamed.from!), renamed);
@@ -2885,7 +2884,7 @@ async function takeTask(
       const already = files.some(({ file }) => file === mine);
       const left = already ? undefined : abandoned(channel, id, others, older, draft);
       if (others.length > 0 && left === undefined) throw refusal(channel, id, others);
-      if (!already) take(channel, draft, left, { id, mine, name }, renamed);
+      if (!already) take(channel, draft, board, left, { id, mine, name }, renamed);
       assertHeld(draft);
       tellRobbed(channel, draft, id, name);
       const from = renamed.from ?? `task-${id}.md`;
@@ -2920,11 +2919,12 @@ interface Renamed {
 function take(
   channel: Channel,
   draft: Draft,
+  board: Board,
   left: TaskFile | undefined,
   { id, mine, name }: { id: string; mine: string; name: Name },
   renamed: Renamed,
 ): void {
-  if (left === undefined) assertFree(channel, id, name);
+  if (left === undefined) assertFree(channel, id, name, board);
   const from = left?.file ?? `task-${id}.md`;
   const record = left && readRecord(channel, id, left.owner)?.id;
   writeRecord(channel, draft, id, name, "claimed", left?.owner ?? null);
@@ -2934,28 +2934,27 @@ function take(
   } catch (error) {
     if (!isCode(error, "ENOENT")) throw error;
     // The reference renames without our lock, and may have been a moment quicker.
-    const winners = filesOf(channel, id).filter(({ state }) => state !== "open");
+    const winners = (taskFiles(channel).get(id) ?? []).filter(({ state }) => state !== "open");
     throw winners.length > 0 ? refusal(channel, id, winners) : noTask(channel, id);
   }
 }
 
 /** Throws where a task is not there to be taken by this agent: `no_task`, `reserved`, `blocked`. */
-function assertFree(channel: Channel, id: string, name: Name): void {
+function assertFree(channel: Channel, id: string, name: Name, board: Board): void {
   const from = path.join(channel.path, `task-${id}.md`);
   const stat = fs.lstatSync(from, { throwIfNoEntry: false });
   if (stat === undefined) throw noTask(channel, id);
   if (!stat.isFile()) throw new ChatError("no_task", `${quoted(from)} is not a regular file`);
-  const files = taskFiles(channel);
-  const task = readTask(channel, { id, file: `task-${id}.md`, state: "open", owner: "" }, files);
-  const another = claimAnother(channel, openTasks(channel));
+  const task = readTask(channel, { id, file: `task-${id}.md`, state: "open", owner: "" }, board);
+  const another = (): string | undefined => claimAnother(channel, openTasks(channel));
   if (!isOpenTo(task, name))
-    throw new ChatError("reserved", `task-${id} is for ${visible(task.for.join(", "))}: ${from}`, another);
-  const first = task.after.filter((other) => !isDone(files, other)).map((other) => `task-${other}`);
+    throw new ChatError("reserved", `task-${id} is for ${visible(task.for.join(", "))}: ${from}`, another());
+  const first = task.after.filter((other) => !isDone(board, other)).map((other) => `task-${other}`);
   if (first.length > 0)
     throw new ChatError(
       "blocked",
       `task-${id} comes after ${visible(first.join(", "))}, not done yet: ${from}`,
-      another,
+      another(),
     );
 }
 
@@ -2978,13 +2977,13 @@ function refusal(channel: Channel, id: string, others: readonly TaskFile[], mend
 }
 
 /** The task for `claimNext`. Throws `paused`, and `no_task` with what there is instead. */
-function nextTask(channel: Channel, name: Name, older: number | undefined): string {
+function nextTask(channel: Channel, name: Name, older: number | undefined, board: Board): string {
   const pause = currentPause(channel);
   if (pause !== undefined) {
     const message = `${channel.name} is paused by ${visible(pause.from)} since ${clockTime(pause.ts)}: ${oneLine(pause.body).trim()}`;
     throw new ChatError("paused", message, `agent-chat resume ${shellWord(channel.name)}`);
   }
-  const tasks = listTasks(channel);
+  const tasks = readBoard(channel, board);
   const [open] = claimable(tasks, name);
   const left = open ?? tasks.find((task) => older !== undefined && isLeft(channel, task, name, older));
   if (left !== undefined) return left.task;
@@ -3148,7 +3147,7 @@ function toEnd(channel: Channel, name: Name, id: string, state: "done" | "releas
   const before = readRecord(channel, id, name);
   if (before?.state === state && tasks.some((task) => isEnded(task, name, state))) return undefined;
   if (force && claimed[0] !== undefined) return claimed[0];
-  const others = filesOf(channel, id).filter((file) => file.state !== "open");
+  const others = (taskFiles(channel).get(id) ?? []).filter((file) => file.state !== "open");
   if (others.length > 0)
     throw refusal(channel, id, others, claimed.length > 0 ? "--force, if its owner has gone" : undefined);
   const mend = `agent-chat claim ${shellWord(channel.name)} ${id}`;
@@ -3243,7 +3242,7 @@ export async function claimLater(
     if (!hasMoved(watch!)) return undefined;
     if (id !== undefined) waiter.hears = ownersOf(channel, id, name);
     try {
-      if (id === undefined) nextTask(channel, name, how.older);
+      if (id === undefined) nextTask(channel, name, how.older, taskFiles(channel));
       else if (waiter.hears.length === 0 || how.older !== undefined) assertFirstInLine(waiter, channel);
       return await (id === undefined ? claimNext(channel, name, how) : claim(channel, name, id, how));
     } catch (error) {
@@ -3264,7 +3263,9 @@ const LATER = ["taken", "blocked", "paused", "not_stale", "not_first"];
 
 /** Who has a task now. Throws `taken` where it was finished: no waiting will change that. */
 function ownersOf(channel: Channel, id: string, name: Name): string[] {
-  const others = filesOf(channel, id).filter(({ state, owner }) => state !== "open" && foldName(owner) !== name);
+  const others = (taskFiles(channel).get(id) ?? []).filter(
+    ({ state, owner }) => state !== "open" && foldName(owner) !== name,
+  );
   const finished = others.filter(({ state }) => state === "done");
   if (finished.length > 0) throw refusal(channel, id, finished);
   return others.map(({ owner }) => foldName(owner));
@@ -4406,7 +4407,7 @@ async function deliver(call: Call, batches: readonly Batch[], budget: number, pe
 /** Somebody who is new in a long channel need not read all that came before. */
 function suggestCursor({ json, note, instead }: Call, { channel, cursor, messages }: Batch, budget: number): void {
   const bytes = messages.reduce((sum, { body }) => sum + Buffer.byteLength(body), 0);
-  if (json || cursor.text !== undefined || bytes <= 2 * budget) return;
+  if (json || messages.length === 1 || cursor.text !== undefined || bytes <= 2 * budget) return;
   const skip = instead(["cursor", channel.name, "--set", "all"]);
   note(
     `${plural(messages.length, "message")} of ${count(bytes)} bytes came before you; to count them as shown: ${skip}`,
