@@ -1398,7 +1398,7 @@ function knownHighest(channel: Channel, seen: Glance | undefined): number | unde
 }
 
 function glanceAt(channel: Channel): Glance | undefined {
-  if (fs.statSync(newestPath(channel), { throwIfNoEntry: false }) === undefined) return undefined;
+  if (!fs.existsSync(newestPath(channel))) return undefined;
   const at = monotonic();
   if (fs.existsSync(numberLock(channel))) return undefined;
   return { at, modified: fs.statSync(channel.path, { bigint: true }).mtimeNs };
@@ -1865,8 +1865,11 @@ interface Heartbeat {
 
 const beatPath = (channel: Channel, agent: string): string => path.join(channel.path, ".cursors", `${agent}.wait`);
 
-/** Writes a heartbeat, or touches it by writing the same. It is a courtesy: where it cannot be, nothing is said. */
-function writeBeat(channel: Channel, agent: Name, text: string): void {
+/**
+ * Writes a heartbeat, or touches it by writing the same; returns when, by the clock that dates it, which may be a
+ * server's. It is a courtesy: where it cannot be, nothing is said.
+ */
+function writeBeat(channel: Channel, agent: Name, text: string): number | undefined {
   const { O_WRONLY, O_CREAT, O_TRUNC, O_NOFOLLOW = 0, O_NONBLOCK = 0 } = fs.constants;
   const file = beatPath(channel, agent);
   const change = readIfPossible(file) === text ? 0 : O_TRUNC; // a reader never finds the same text cut short
@@ -1874,12 +1877,14 @@ function writeBeat(channel: Channel, agent: Name, text: string): void {
     makeFolder(path.dirname(file));
     const fd = fs.openSync(file, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | change);
     try {
+      if (!fs.fstatSync(fd).isFile()) return undefined;
       writeAll(fd, text);
+      return fs.fstatSync(fd).mtimeMs;
     } finally {
       fs.closeSync(fd);
     }
   } catch {
-    // not for us to write, or no space: the wait goes on
+    return undefined; // not for us to write, or no space: the wait goes on
   }
 }
 
@@ -1904,6 +1909,11 @@ function liveBeat(channel: Channel, agent: string, now = Date.now()): Heartbeat 
   }
 }
 
+/** What another wrote into a file, of a bearable length, so that it forges no line of ours. */
+function shortLine(text: string): string {
+  return oneLine(text).slice(0, LINE_MAX).toWellFormed();
+}
+
 function parseBeat(text: string): Heartbeat {
   const beat = JSON.parse(text) as Heartbeat;
   const lists: unknown[] = [beat.channels, beat.from];
@@ -1913,7 +1923,8 @@ function parseBeat(text: string): Heartbeat {
     Number.isInteger(beat.pid) &&
     beat.pid > 0;
   if (!sound) throw new Error("no heartbeat");
-  return beat;
+  const { pid, host, since, until, channels, from } = beat;
+  return { pid, host, since: shortLine(since), until: shortLine(until), channels, for: shortLine(beat.for), from };
 }
 
 /** What an agent says of itself, in `.cursors/<agent>.status`, until it expires (SPEC 6.14). */
@@ -1957,7 +1968,8 @@ export function currentStatus(channel: Channel, agent: string): Status | undefin
   try {
     const { status, note, since, until } = JSON.parse(readIfPossible(statusPath(channel, agent))) as Status;
     const sound = [status, note, since, until].every((value) => typeof value === "string");
-    return sound && Date.parse(until) > Date.now() ? { status, note, since, until } : undefined;
+    if (!sound || !(Date.parse(until) > Date.now())) return undefined;
+    return { status: shortLine(status), note: shortLine(note), since: shortLine(since), until: shortLine(until) };
   } catch {
     return undefined; // none, or nonsense
   }
@@ -2162,6 +2174,7 @@ const RELIST_MS = 5_000; // for file systems whose mtime does not tell
 const OWNER_MS = 5_000; // between looks at who started a wait
 const HALF_WRITTEN_MS = 2_000; // a file that is still no message after this long is named
 const DOUBT_MS = 1_000; // between looks at who else waits
+const DOUBT_SHARE = 30; // and so many times as long as the last look took
 const STUCK_MS = 3_000; // so long everybody must have been waiting
 
 /** How to wait, and what for. */
@@ -2202,6 +2215,7 @@ interface Watch {
   listedAt: number;
   batch: Batch | undefined; // what the last listing had
   beat: string; // the heartbeat as written, empty: none
+  dated: number | undefined; // its mtime; undefined: it could not be written
 }
 
 /** One wait. */
@@ -2247,11 +2261,18 @@ export interface Asking extends Omit<Waiting, keyof Filter> {
  */
 export async function ask(channel: Channel, outgoing: Outgoing, how: Asking = {}): Promise<Batch[]> {
   const waiter = openWaiter([channel], parseName("sender", outgoing.from), how);
+  if (how.each) assertAsks(channel, outgoing, waiter.agent);
   openWatches(waiter);
   const posted = await post(channel, { ...outgoing, status: "question" }, how);
   await how.onPosted?.(posted);
   aim(waiter, { ...how, reply: posted.message.seq });
   return keepReading(waiter);
+}
+
+/** Whether a question is to anybody who is known, before it is posted. */
+function assertAsks(channel: Channel, outgoing: Outgoing, agent: Name): void {
+  const unnumbered = explaining(`post to ${quoted(channel.name)}`, () => address(channel, outgoing, "", []));
+  if (askedBy(channel, [unnumbered], agent).length === 0) throw unknownEach();
 }
 
 function openWaiter(
@@ -2292,6 +2313,7 @@ function openWatch(channel: Channel, agent: Name): Watch {
     listedAt: -Infinity,
     batch: undefined,
     beat: "",
+    dated: undefined,
   };
 }
 
@@ -2299,28 +2321,43 @@ function openWatch(channel: Channel, agent: Name): Watch {
 function aim(waiter: Waiter, how: Waiting): void {
   const { agent, watches } = waiter;
   const [watch] = watches.values();
-  const from = how.from?.map((name) => foldName(name));
-  if (from?.includes(agent)) throw new ChatError("bad_value", `"${agent}" cannot wait for "${agent}"`);
+  const from = how.from === undefined ? undefined : authors(how.from, agent);
+  if (how.status?.trim() === "") throw new ChatError("bad_value", "the status to wait for is blank");
   Object.assign(waiter, { how: { ...how, from }, hears: from ?? [], aim: aimOf({ ...how, from }) });
   if (how.reply !== undefined) {
     if (!waiter.named || watches.size !== 1 || watch === undefined)
       throw new ChatError("usage", "a wait for replies needs the one channel that has the message");
     aimAtReplies(waiter, watch, how.reply);
   }
-  if (how.each && waiter.hears.length === 0)
-    throw new ChatError("usage", "whom to wait for is not known: each needs names, or a message to several");
+  if (how.each && waiter.hears.length === 0) throw unknownEach();
   if (how.any && !isFiltered(how)) throw new ChatError("usage", "without a filter everything unread is shown anyway");
+}
+
+function unknownEach(): ChatError {
+  return new ChatError("usage", "whom to wait for is not known: each needs names, or a message to several");
+}
+
+/** Those whose messages are waited for: of any form that files have (SPEC 3.2), but somebody, and not who waits. */
+function authors(names: readonly string[], agent: Name): string[] {
+  if (names.length === 0) throw new ChatError("bad_value", "nobody is named to wait for");
+  const folded = names.map((name) => (/^[@,\s]*$/.test(name) || isEverybody(name) ? parseName("author", name) : foldName(name)));
+  if (folded.includes(agent)) throw new ChatError("bad_value", `"${agent}" cannot wait for "${agent}"`);
+  return [...new Set(folded)];
 }
 
 function aimAtReplies(waiter: Waiter, { reader }: Watch, seq: number): void {
   const { channel } = reader;
-  const others = (names: readonly string[]): string[] => names.map(foldName).filter((name) => name !== waiter.agent);
   const asked = findMessages(channel, seq);
-  const known = asked.some(({ to }) => to.length > 0) || readMeta(channel).members.length > 0;
-  if (waiter.hears.length === 0 && known)
-    waiter.hears = [...new Set(others(asked.flatMap((message) => addressees(channel, message))))];
+  if (waiter.hears.length === 0) waiter.hears = askedBy(channel, asked, waiter.agent);
   if (!waiter.how.each) return;
   for (const { from } of repliesTo(channel, seq, listMessages(channel).entries)) reader.heard.add(foldName(from));
+}
+
+/** Whom messages ask, but for who waits for the answers: their recipients, else the members; nobody is known to be asked in an open channel. */
+function askedBy(channel: Channel, asked: readonly Message[], agent: Name): string[] {
+  const known = asked.some(({ to }) => to.length > 0) || readMeta(channel).members.length > 0;
+  const names = known ? asked.flatMap((message) => addressees(channel, message)).map(foldName) : [];
+  return [...new Set(names)].filter((name) => name !== agent);
 }
 
 /** Looks until there is something, and says meanwhile that this agent waits; `late` says that nothing came. */
@@ -2414,8 +2451,11 @@ function tell({ told }: Watch, note: string, onNote: Note | undefined): void {
 }
 
 function hasCome(waiter: Waiter): boolean {
-  if (waiter.how.each) return missing(waiter).length === 0;
-  return [...waiter.watches.values()].some(({ batch }) => batch !== undefined && batch.messages.length > 0);
+  return waiter.how.each ? missing(waiter).length === 0 : hasMatched(waiter);
+}
+
+function hasMatched({ watches }: Waiter): boolean {
+  return [...watches.values()].some(({ batch }) => batch !== undefined && batch.messages.length > 0);
 }
 
 /** Of those whom a wait could hear from, who has not written. */
@@ -2445,7 +2485,7 @@ function keepBeat(waiter: Waiter, left: number): void {
   const beat: Heartbeat = { pid: process.pid, host: HOST, since, until, channels, for: aim, from };
   for (const watch of watches.values()) {
     watch.beat = JSON.stringify(beat);
-    writeBeat(watch.reader.channel, agent, watch.beat);
+    watch.dated = writeBeat(watch.reader.channel, agent, watch.beat);
   }
 }
 
@@ -2464,22 +2504,30 @@ function aimOf({ from, reply, status, priority, each }: Waiting): string {
 function assertHope(waiter: Waiter): void {
   const now = monotonic();
   if (!isFiltered(waiter.how) || now < waiter.doubtAt) return;
-  waiter.doubtAt = now + DOUBT_MS;
-  const waits = whoWaits(waiter);
+  const waits = hopefully(() => whoWaits(waiter));
+  waiter.doubtAt = monotonic() + Math.max(DOUBT_MS, DOUBT_SHARE * (monotonic() - now)); // a long channel costs little
   const who = waits && JSON.stringify([...waits].map(([name, { pid, since }]) => [name, pid, since]));
   if (who === undefined) waiter.suspicion = undefined;
   else if (waiter.suspicion?.who !== who) waiter.suspicion = { who, since: now };
   else if (now - waiter.suspicion.since >= STUCK_MS) throw stuckError(waiter, waits!);
 }
 
+/** What cannot be told is no reason to give up: if the channel is gone, the next look says so. */
+function hopefully<T>(judge: () => T): T | undefined {
+  try {
+    return judge();
+  } catch {
+    return undefined;
+  }
+}
+
 /** Who waits for whom, where nobody is left who could write first; undefined as long as somebody may. */
 function whoWaits(waiter: Waiter): Map<string, Heartbeat> | undefined {
   const all = new Map<string, Heartbeat>();
-  for (const { reader, beat } of waiter.watches.values()) {
+  for (const { reader, dated } of waiter.watches.values()) {
     const { channel } = reader;
-    const clock = fs.statSync(beatPath(channel, waiter.agent), { throwIfNoEntry: false })?.mtimeMs;
-    if (beat === "" || clock === undefined) return undefined;
-    const now = clock + monotonic() - waiter.beatAt; // by the clock that dates the heartbeats, which may be a server's
+    if (dated === undefined) return undefined; // no clock to judge the others by
+    const now = dated + monotonic() - waiter.beatAt;
     const near = waitingOn(waiter, channel, now, () => readersOf(channel)); // without opening every message
     const waits = near && waitingOn(waiter, channel, now, () => agentsOf(channel));
     if (waits === undefined || [...waits.keys()].some((name) => hasUnread(channel, name as Name))) return undefined;
@@ -2533,7 +2581,7 @@ function timeoutError(waiter: Waiter, timeout: number): WaitEnded {
 }
 
 function ended(code: "timeout" | "stuck", waiter: Waiter, message: string, remedy: string | undefined): WaitEnded {
-  const came = waiter.how.each ? batchesOf(waiter) : [];
+  const came = hasMatched(waiter) ? batchesOf(waiter) : [];
   return new WaitEnded(code, visible(message), remedy, came, waiter.how.each ? missing(waiter) : []);
 }
 
@@ -3643,6 +3691,7 @@ interface Call {
   readonly operands: readonly string[];
   readonly json: boolean;
   readonly again: string; // the command line to type for the same once more
+  readonly rest: string; // and for what the budget left over
   readonly instead: (words: readonly string[]) => string; // another one, in the same root and under the same name
   readonly note: Note;
   readonly agent: () => Name; // throws no_name
@@ -3854,7 +3903,12 @@ export const COMMANDS = {
       if (given.task !== undefined || given.tasks) return waitAndShowTasks(call, given, channels);
       for (const channel of named) noteStranger(call, channel, agent);
       for (const channel of named) noteUnknown(call, channel, filter.from ?? []);
-      await waitAndShow(call, given, (how) => wait(channels, agent, { ...filter, ...how }), given.from);
+      const narrow = isFiltered(filter) && !filter.any; // the rest of it would end such a wait at once
+      const rest = narrow
+        ? call.instead(["wait", ...call.operands, ...typed(given, "from", "reply-to", "status", "priority", "max-bytes")])
+        : call.instead(["read", ...call.operands, ...typed(given, "max-bytes")]);
+      const waiting = (how: Waiting): Promise<Batch[]> => wait(channels, agent, { ...filter, ...how });
+      await waitAndShow({ ...call, rest }, given, waiting, given.from);
     },
   }),
   ask: command({
@@ -3866,7 +3920,9 @@ export const COMMANDS = {
       const { channel, outgoing } = await composed(call, given);
       let later = call;
       const onPosted = async (posted: Posted): Promise<void> => {
-        later = { ...call, again: call.instead(["wait", channel.name, "--reply-to", String(posted.message.seq)]) };
+        const words = ["wait", channel.name, "--reply-to", String(posted.message.seq), ...typed(given, "max-bytes")];
+        const again = call.instead(given.each ? [...words, "--each"] : words);
+        later = { ...call, again, rest: call.instead(words) };
         await printPosted(call, channel, posted);
       };
       const asking = (how: Waiting): Promise<Batch[]> => ask(channel, outgoing, { ...how, each: given.each, onPosted });
@@ -4159,6 +4215,11 @@ function words(list: string): string[] {
   return parts.length > 0 ? parts : [list];
 }
 
+/** Options with their values as they were given, to be typed again. */
+function typed(given: Readonly<Record<string, string | true | undefined>>, ...options: string[]): string[] {
+  return options.flatMap((option) => (typeof given[option] === "string" ? [`--${option}`, given[option]] : []));
+}
+
 /** What is to be posted, with its body. */
 async function composed(
   call: Call,
@@ -4221,7 +4282,9 @@ async function waitAndShow(
     assertOwned();
     await deliver(now(), error.came, budget, false);
     const swap =
-      names === undefined || error.missing.length === 0 ? undefined : ([names, error.missing.join()] as const);
+      error.code !== "timeout" || names === undefined || error.missing.length === 0
+        ? undefined
+        : ([names, error.missing.join()] as const);
     throw new ChatError(error.code, error.message, error.remedy ?? now().again, swap);
   }
 }
@@ -4400,7 +4463,7 @@ async function deliver(call: Call, batches: readonly Batch[], budget: number, pe
   const shown = new Set(await show(messages, call.json, budget));
   const marked = peek ? false : await markAll(call, batches, shown);
   const rest = messages.length - shown.size;
-  const more = `${rest} more unread: ${marked ? `run it again: ${call.again}` : "raise --max-bytes to see them"}`;
+  const more = `${rest} more unread: ${marked ? `run it again: ${call.rest}` : "raise --max-bytes to see them"}`;
   if (rest > 0) await (call.json ? call.note(more) : print(`${more}\n`));
 }
 
@@ -4806,7 +4869,8 @@ function toCall({ values, operands }: Parsed, { options }: Command, args: readon
   const said = /^(--root|AGENT_CHAT_ROOT)$/.test(rootFrom) ? ["--root", root] : [];
   const instead = (words: readonly string[]): string =>
     shellLine([...words, ...(name === undefined ? [] : ["--as", name]), ...said]);
-  return { root, rootFrom, operands, json, again: commandLine(args), instead, note, agent, name, nameFrom };
+  const again = commandLine(args);
+  return { root, rootFrom, operands, json, again, rest: again, instead, note, agent, name, nameFrom };
 }
 
 async function run(args: readonly string[]): Promise<void> {
@@ -4825,7 +4889,7 @@ async function run(args: readonly string[]): Promise<void> {
 function commandLine(args: readonly string[]): string {
   const { AGENT_CHAT_NAME: name, AGENT_CHAT_ROOT: root } = process.env;
   const more = [
-    ...unless(args, args.includes("wait") ? /^--as\b/ : /^--(as|from)\b/, "--as", name),
+    ...unless(args, args[commandAt(args)] === "wait" ? /^--as\b/ : /^--(as|from)\b/, "--as", name),
     ...unless(args, /^--root\b/, "--root", root && absolute(root)),
   ];
   return shellLine([...args, ...more]);
