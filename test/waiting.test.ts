@@ -352,8 +352,9 @@ test("wait: keeps a heartbeat while it waits, and leaves none, however it ends",
 
   const lateFile = late.at("r", ".cursors", "bob.wait");
   const first = Date.parse((JSON.parse(fs.readFileSync(lateFile, "utf8")) as typeof beat).since);
-  let touched = 0;
-  await until("it is touched again", () => (touched = fs.statSync(lateFile, { throwIfNoEntry: false })?.mtimeMs ?? touched) > first + 4500);
+  const touched = new Set<number>();
+  await until("it is touched again", () => Math.max(...touched.add(fs.statSync(lateFile).mtimeMs)) > first + 4500);
+  assert.ok(touched.size <= 2, [...touched].join());
   assert.deepEqual([(await timed.ended).status, fs.readdirSync(late.at("r", ".cursors"))], [2, []]);
   assert.deepEqual([(await told.ended).status, fs.readdirSync(stuck.at("r", ".cursors"))], [5, ["alice.wait"]]);
 
@@ -492,7 +493,7 @@ test("stuck: never from a stale heartbeat, nor while one has unread mail, nor fo
     ["its own old file, and one as old", (box) => (fs.mkdirSync(box.at("r", ".cursors", "alice.wait")), fs.utimesSync(box.at("r", ".cursors", "alice.wait"), 1e9, 1e9), forge(box, "bob", {}, Date.now() / 1000 - 1e9))],
   ];
   const waits = none.map(([what, make]) => {
-    const box = channel(t);
+    const box = channel(t, what === "work alone" ? "alice,bob" : undefined); // else a third could write
     make(box);
     return [what, box.waiting("alice", "--from", "bob", "--timeout", "6")] as const;
   });
