@@ -2340,7 +2340,8 @@ function unknownEach(): ChatError {
 /** Those whose messages are waited for: of any form that files have (SPEC 3.2), but somebody, and not who waits. */
 function authors(names: readonly string[], agent: Name): string[] {
   if (names.length === 0) throw new ChatError("bad_value", "nobody is named to wait for");
-  const folded = names.map((name) => (/^[@,\s]*$/.test(name) || isEverybody(name) ? parseName("author", name) : foldName(name)));
+  const isNobody = (name: string): boolean => /^[@,\s]*$/.test(name) || isEverybody(name);
+  const folded = names.map((name) => (isNobody(name) ? parseName("author", name) : foldName(name)));
   if (folded.includes(agent)) throw new ChatError("bad_value", `"${agent}" cannot wait for "${agent}"`);
   return [...new Set(folded)];
 }
@@ -2353,7 +2354,7 @@ function aimAtReplies(waiter: Waiter, { reader }: Watch, seq: number): void {
   for (const { from } of repliesTo(channel, seq, listMessages(channel).entries)) reader.heard.add(foldName(from));
 }
 
-/** Whom messages ask, but for who waits for the answers: their recipients, else the members; nobody is known to be asked in an open channel. */
+/** Whom messages ask, but for who waits: their recipients, else the members; an open channel does not tell. */
 function askedBy(channel: Channel, asked: readonly Message[], agent: Name): string[] {
   const known = asked.some(({ to }) => to.length > 0) || readMeta(channel).members.length > 0;
   const names = known ? asked.flatMap((message) => addressees(channel, message)).map(foldName) : [];
