@@ -3906,7 +3906,11 @@ export const COMMANDS = {
       for (const channel of named) noteUnknown(call, channel, filter.from ?? []);
       const narrow = isFiltered(filter) && !filter.any; // the rest of it would end such a wait at once
       const rest = narrow
-        ? call.instead(["wait", ...call.operands, ...typed(given, "from", "reply-to", "status", "priority", "max-bytes")])
+        ? call.instead([
+            "wait",
+            ...call.operands,
+            ...typed(given, "from", "reply-to", "status", "priority", "max-bytes"),
+          ])
         : call.instead(["read", ...call.operands, ...typed(given, "max-bytes")]);
       const waiting = (how: Waiting): Promise<Batch[]> => wait(channels, agent, { ...filter, ...how });
       await waitAndShow({ ...call, rest }, given, waiting, given.from);
