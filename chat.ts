@@ -1017,7 +1017,7 @@ export function readMeta(channel: Channel): Meta {
 
 function parseMeta(text: string): Meta {
   try {
-    const { members, topic, created } = JSON.parse(text.replace(/^\ufeff/, "")) as Record<string, unknown>;
+    const { members, topic, created } = parseObject(text);
     const names = Array.isArray(members)
       ? members.filter((name) => typeof name === "string" && name.trim() !== "")
       : [];
@@ -1031,6 +1031,13 @@ function parseMeta(text: string): Meta {
   } catch {
     return { ...NO_META, problem: "is not a JSON object" };
   }
+}
+
+/** Throws where a text is not one JSON object. */
+function parseObject(text: string): Record<string, unknown> {
+  const value: unknown = JSON.parse(text.replace(/^\ufeff/, ""));
+  if (typeof value !== "object" || value === null || Array.isArray(value)) throw new Error("no object");
+  return value as Record<string, unknown>;
 }
 
 /** A line of talk for a `_meta.json` that could not be understood. */
@@ -1098,20 +1105,32 @@ async function changeMembers(
 ): Promise<Meta> {
   return explainingLater(`change the members of ${quoted(channel.name)}`, () =>
     withLock(numberLock(channel), signal, (draft) => {
-      const meta = readMeta(channel);
-      if (meta.problem !== undefined) {
-        const message = `${quoted(metaPath(channel.path))} ${meta.problem}: nothing was changed`;
-        throw new ChatError("bad_meta", message, "mend the file first: it is one JSON object");
-      }
-      const members = change(meta.members);
-      if (members.length === meta.members.length) return meta;
-      const whole = JSON.parse(readIfPossible(metaPath(channel.path)).replace(/^\ufeff/, "")) as object;
-      writeAll(draft.fd, `${JSON.stringify({ ...whole, members }, null, 2)}\n`);
+      const whole = wholeMeta(channel);
+      const members = change(whole.members);
+      const text = JSON.stringify({ ...whole, members }, null, 2);
+      if (members.length === whole.members.length) return parseMeta(text);
+      writeAll(draft.fd, `${text}\n`);
       fs.fsyncSync(draft.fd);
       persistently(() => fs.renameSync(draft.path, metaPath(channel.path)));
-      return { ...meta, members };
+      return parseMeta(text);
     }),
   );
+}
+
+/** All of a `_meta.json`, for those who write it anew: throws `bad_meta` where any of it would be lost. */
+function wholeMeta(channel: Channel): Record<string, unknown> & { readonly members: readonly string[] } {
+  const bad = (problem: string): never => {
+    const message = `${quoted(metaPath(channel.path))} ${problem}: nothing was changed`;
+    throw new ChatError("bad_meta", message, "mend the file first: it is one JSON object");
+  };
+  const { problem } = readMeta(channel);
+  const found = problem === undefined ? readRegular(metaPath(channel.path)) : bad(problem);
+  if (typeof found === "string") return bad(`is a ${found}`);
+  if (!isUtf8(found.bytes)) return bad("is not valid UTF-8");
+  const whole = parseObject(found.bytes.toString());
+  const names = (whole["members"] ?? []) as string[];
+  if (!Array.isArray(names) || names.some((name) => typeof name !== "string")) return bad("has members that are no names");
+  return { ...whole, members: names };
 }
 
 function existsAlready({ root, name, path: folder }: Channel): ChatError {
@@ -4382,8 +4401,9 @@ async function changeMembership(call: Call, change: typeof join): Promise<void> 
   const { members } = await interruptible((signal) => change(channel, name, { signal }));
   if (before.members.length === 0 && members.length > 0)
     call.note(`"${channel.name}" was open to all; from now on its members are ${members.join(", ")}`);
-  const changed = members.length !== before.members.length;
-  const is = members.some((member) => foldName(member) === name) ? "a member" : "no member";
+  const isIn = (list: readonly string[]): boolean => list.some((member) => foldName(member) === name);
+  const changed = isIn(members) !== isIn(before.members);
+  const is = isIn(members) ? "a member" : "no member";
   const line = `${name} is ${is} of '${channel.name}'${changed ? "" : " already"} at ${channel.path}  members=${members.join(", ") || "(open)"}`;
   const data = { channel: channel.name, path: channel.path, agent: name, members, changed };
   await printDone(line, answer(call.json, data, line));

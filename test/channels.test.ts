@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import { test } from "node:test";
+import { join, openChannel } from "../chat.ts";
 import { rows, sandbox } from "./helpers.ts";
 
 test("init: makes the channel, its cursors, and what git needs to know at the root", (t) => {
@@ -125,6 +126,111 @@ test("channels: random _meta.json never hides a channel or a message", (t) => {
       assert.equal(status, 0, `${args.join(" ")} ${text}: ${stderr}`);
     }
   }
+});
+
+// ---- members
+
+test("init: makes no one a member but those who are named", (t) => {
+  const { ok, at } = sandbox(t);
+  const env = { AGENT_CHAT_NAME: "alice" };
+  const members = (name: string, ...more: string[]): string[] => {
+    ok(["init", name, ...more], { env });
+    return JSON.parse(fs.readFileSync(at(name, "_meta.json"), "utf8")).members;
+  };
+  assert.deepEqual(members("a"), []);
+  assert.deepEqual(members("b", "--members", "bob,carol"), ["bob", "carol"]);
+  assert.deepEqual(members("c", "--as", "dave", "--members", "bob,carol"), ["bob", "carol", "dave"]);
+  assert.deepEqual(members("d", "--as", "bob", "--members", "@Bob"), ["bob"]);
+  assert.deepEqual(members("e", "--as", "dave"), [], "open stays open");
+  assert.deepEqual(members("f", "--members", ""), []);
+});
+
+test("join: twenty at once are all members, and unknown keys of _meta.json stay", async (t) => {
+  const { ok, at, start } = sandbox(t);
+  ok(["init", "r", "--members", "alice", "--topic", "T"]);
+  const { created } = JSON.parse(fs.readFileSync(at("r", "_meta.json"), "utf8"));
+  const before = { policy: { "a b": [1, null, "\u00fc\u2028"] }, channel: "r", members: ["alice"], __proto: 0, topic: "T", created };
+  fs.writeFileSync(at("r", "_meta.json"), `\ufeff${JSON.stringify(before).replace("__proto", "__proto__")}`);
+  const names = Array.from({ length: 20 }, (_, i) => `w${i}`);
+  const ends = await Promise.all(names.map((name) => start(["join", "r", "--as", name, "--json"]).ended));
+  assert.deepEqual(ends.map(({ status }) => status), Array(20).fill(0));
+  for (const [i, { stdout }] of ends.entries()) {
+    const [row] = rows<{ agent: string; members: string[]; changed: boolean }>(stdout);
+    assert.deepEqual([row!.agent, row!.members.includes(names[i]!), row!.changed], [names[i], true, true]);
+  }
+  const text = fs.readFileSync(at("r", "_meta.json"), "utf8");
+  const { members, ...rest } = JSON.parse(text);
+  assert.deepEqual(members.sort(), ["alice", ...names].sort());
+  const { members: _, ...kept } = JSON.parse(JSON.stringify(before).replace("__proto", "__proto__"));
+  assert.deepEqual(rest, kept);
+  assert.deepEqual(Object.keys(JSON.parse(text)), Object.keys(JSON.parse(JSON.stringify(before).replace("__proto", "__proto__"))), "in their order");
+  assert.ok(text.startsWith("{\n") && text.endsWith("}\n"));
+  const gone = await Promise.all(names.map((name) => start(["leave", "r", "--as", name]).ended));
+  assert.deepEqual(gone.map(({ status }) => status), Array(20).fill(0));
+  assert.deepEqual(JSON.parse(fs.readFileSync(at("r", "_meta.json"), "utf8")).members, ["alice"]);
+  assert.deepEqual(fs.readdirSync(at("r")).sort(), [".cursors", "_meta.json"]);
+});
+
+test("join: a _meta.json that is not understood is left as it is", (t) => {
+  const { ok, chat, at } = sandbox(t);
+  ok(["init", "r", "--members", "alice"]);
+  const file = at("r", "_meta.json");
+  const texts = ["", "<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> x\n", "null", "[]", '["alice"]', "3", '"x"', "{", '{"members":["alice"]', '{"members":"alice"}', '{"members":{"alice":1}}', '{"members":["alice",1]}', '{"members":[null]}', '{"members":[{"name":"alice"}]}', '{"members":5}'];
+  for (const text of [...texts.map((one) => Buffer.from(one)), Buffer.from([...Buffer.from('{"topic":"'), 0xff, ...Buffer.from('"}')]), Buffer.from("\ufeff{}", "utf16le")]) {
+    fs.writeFileSync(file, text);
+    for (const args of [["join", "r", "--as", "carol"], ["leave", "r", "--as", "alice"]]) {
+      const { status, stdout, stderr } = chat([...args, "--json"]);
+      assert.equal(status, 1, `${args[0]} ${text}`);
+      assert.equal(stdout, "");
+      assert.match(stderr, /"code":"bad_meta".*nothing was changed/);
+      assert.ok(fs.readFileSync(file).equals(text));
+    }
+  }
+  assert.deepEqual(fs.readdirSync(at("r")).sort(), [".cursors", "_meta.json"], "and no lock is left");
+});
+
+test("join: in another case, again, and by one who is no member, nothing changes", (t) => {
+  const { ok, at, chat } = sandbox(t);
+  ok(["init", "r"]);
+  const text = '{"members": ["Bob", "@Carol", "alice"], "x": 1}';
+  fs.writeFileSync(at("r", "_meta.json"), text);
+  for (const args of [["join", "r", "--as", "bob"], ["join", "r", "--as", "@BOB"], ["join", "R", "--as", "carol"], ["leave", "r", "--as", "dave"]]) {
+    assert.match(ok(args), / already at .*members=Bob, @Carol, alice\n$/);
+    assert.equal(rows<{ changed: boolean }>(ok([...args, "--json"]))[0]!.changed, false);
+    assert.equal(fs.readFileSync(at("r", "_meta.json"), "utf8"), text);
+  }
+  assert.equal(ok(["leave", "r", "--as", "bob"]), `bob is no member of 'r' at ${at("r")}  members=@Carol, alice\n`);
+  assert.equal(ok(["join", "r", "--as", "bob"]), `bob is a member of 'r' at ${at("r")}  members=@Carol, alice, bob\n`);
+  for (const [args, status] of [[["join", "r"], 64], [["leave", "r"], 64], [["join", "r", "--as", "a b"], 64], [["join", "none", "--as", "bob"], 1], [["join", "--as", "bob"], 64]] as const) assert.equal(chat(args).status, status, args.join(" "));
+  assert.equal(chat(["join", "r"], { env: { AGENT_CHAT_NAME: "eve" } }).status, 0, "who asks to join is named");
+});
+
+test("join: the first makes a list of an open channel, and says so; when the last leaves it is open again", (t) => {
+  const { ok, chat, at } = sandbox(t);
+  ok(["init", "r"]);
+  const first = chat(["join", "r", "--as", "alice"]);
+  assert.match(first.stderr, /"r" was open to all; from now on its members are alice\n/);
+  assert.equal(chat(["join", "r", "--as", "bob"]).stderr, "");
+  assert.equal(chat(["post", "r", "--from", "alice", "--to", "carol-x", "--body", "b"]).status, 1);
+  ok(["leave", "r", "--as", "alice"]);
+  assert.match(ok(["leave", "r", "--as", "bob"]), /  members=\(open\)\n$/);
+  assert.equal(chat(["post", "r", "--from", "alice", "--to", "carol-x", "--body", "b"]).status, 0);
+  fs.writeFileSync(at("r", "_meta.json"), '{"topic": "no list"}');
+  ok(["leave", "r", "--as", "bob"]);
+  assert.equal(fs.readFileSync(at("r", "_meta.json"), "utf8"), '{"topic": "no list"}');
+  ok(["join", "r", "--as", "bob"]);
+  assert.deepEqual(JSON.parse(fs.readFileSync(at("r", "_meta.json"), "utf8")), { topic: "no list", members: ["bob"] });
+});
+
+test("join: a _meta.json that is a link is not written through", (t) => {
+  const { ok, at, chat, dir } = sandbox(t);
+  ok(["init", "r", "--members", "alice"]);
+  const channel = openChannel(at(), "r");
+  fs.renameSync(at("r", "_meta.json"), `${dir}/meta`);
+  fs.symlinkSync(`${dir}/meta`, at("r", "_meta.json"));
+  const before = fs.readFileSync(`${dir}/meta`, "utf8");
+  assert.equal(chat(["join", "r", "--as", "bob"]).status, 1);
+  return assert.rejects(join(channel, "bob"), { code: "bad_meta" }).then(() => assert.equal(fs.readFileSync(`${dir}/meta`, "utf8"), before));
 });
 
 test("peek: the last three, whoever they are for, or as many as -n says; an empty channel is said", (t) => {
