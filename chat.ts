@@ -1680,15 +1680,35 @@ export async function setCursor(channel: Channel, agent: string, to: string, { s
   const name = parseName("agent", agent);
   await explainingLater(`move the cursor of ${name}`, async () => {
     const { entries } = listMessages(channel);
-    const cursor =
-      to === "all" ? cursorOf(entries, sharedNumbers(channel, entries)) : to === "none" ? NOTHING : parseCursor(to);
+    const cursor = to === "all" ? cursorOfAll(channel, entries) : to === "none" ? NOTHING : parseCursor(to);
     const newest = highest(channel, entries);
     if (cursor === undefined)
       throw new ChatError("bad_value", `${quoted(to)} is no set of messages`, "write 1-12, 1-8,10-12, all or none");
-    if (to !== "all" && (cursor.ranges.at(-1)?.[1] ?? 0) > newest)
+    if (to !== "all" && topOf(cursor) > newest)
       throw new ChatError("bad_value", `${quoted(to)} reaches past the newest message, #${newest}`, "--set all");
     await rewrite(channel, name, cursorPath(channel, name), () => formatCursor(cursor), signal);
   });
+}
+
+/** A channel made by hand may have no folder of cursors; one that has vanished is not made anew. */
+function makeCursors(channel: Channel): void {
+  try {
+    fs.mkdirSync(path.join(channel.path, ".cursors"));
+  } catch (error) {
+    if (isCode(error, "ENOENT", "ENOTDIR"))
+      throw new ChatError("gone", `the channel's folder ${channel.path} is gone`, "agent-chat channels");
+    if (!isCode(error, "EEXIST")) throw error;
+  }
+}
+
+/** Every message there is; what only looks like one may become one later, and is not in it. */
+function cursorOfAll(channel: Channel, entries: readonly Entry[]): Cursor {
+  const messages = entries.filter((entry) => inspect(channel, entry).kind === "message");
+  return cursorOf(messages, sharedNumbers(channel, messages));
+}
+
+function topOf({ ranges, files }: Cursor): number {
+  return Math.max(0, ranges.at(-1)?.[1] ?? 0, ...[...files].map((file) => Number.parseInt(file, 10)));
 }
 
 /** Replaces a file of an agent's under a lock of its own, by what `text` says then; undefined leaves it alone. */
@@ -1699,7 +1719,7 @@ async function rewrite(
   text: () => string | undefined,
   signal: AbortSignal | undefined,
 ): Promise<void> {
-  makeFolder(path.dirname(file));
+  makeCursors(channel);
   await withLock(path.join(channel.path, ".cursors", `${agent}.lock`), signal, (draft) => {
     const next = text();
     if (next === undefined) return;
@@ -1852,8 +1872,9 @@ export function read(channel: Channel, agent: string): Batch {
 }
 
 /** Where an agent stands in a channel: what it has been shown, and how much it has not. Throws like `read`. */
-export function position(channel: Channel, agent: string): Position {
-  const { agent: name, cursor, newest, messages } = read(channel, agent);
+export function position(channel: Channel, agent: string, onNote?: Note): Position {
+  const { agent: name, cursor, newest, messages, notes } = read(channel, agent);
+  notes.forEach((note) => onNote?.(note));
   const shown = formatCursor(cursor.cursor);
   return {
     channel: channel.name,
@@ -1893,7 +1914,7 @@ function writeBeat(channel: Channel, agent: Name, text: string): number | undefi
   const file = beatPath(channel, agent);
   const change = readIfPossible(file) === text ? 0 : O_TRUNC; // a reader never finds the same text cut short
   try {
-    makeFolder(path.dirname(file));
+    makeCursors(channel);
     const fd = fs.openSync(file, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | change);
     try {
       if (!fs.fstatSync(fd).isFile()) return undefined;
@@ -4116,10 +4137,10 @@ export const COMMANDS = {
     operands: "<channel>",
     options: { set: { value: "SET", help: "what counts as shown: 1-12, 1-8,10-12, all or none" } },
     examples: ["agent-chat cursor review --as bob", "agent-chat cursor review --as bob --set all"],
-    async run({ root, operands, json, agent }, { set }) {
+    async run({ root, operands, json, agent, note }, { set }) {
       const [channel, name] = [openChannel(root, operands[0]!), agent()];
       if (set !== undefined) await interruptible((signal) => setCursor(channel, name, set.trim(), { signal }));
-      const at = position(channel, name);
+      const at = position(channel, name, note);
       const line = `${name} in ${channel.name}: shown ${at.shown}; newest #${at.newest}; ${count(at.unread)} unread; ${at.path}`;
       await printDone(set === undefined ? "the cursor stands" : "the cursor was moved", answer(json, at, line));
     },

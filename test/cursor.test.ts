@@ -156,3 +156,111 @@ test("cursor: twenty sessions that each show a different part leave the whole", 
     return cursor() === "20";
   });
 });
+
+// ---- by hand
+
+test("cursor: shows the set and moves it by hand, to a set, to all and to none", (t) => {
+  const { ok, file, seqs, cursor, at } = channel(t);
+  assert.equal(ok(["cursor", "r", "--as", "bob"]), `bob in r: shown 0; newest #5; 5 unread; ${file}\n`);
+  assert.ok(!fs.existsSync(file), "showing it moves nothing");
+  assert.equal(ok(["cursor", "r", "--as", "bob", "--set", "1-2,4"]), `bob in r: shown 1-2,4-4; newest #5; 2 unread; ${file}\n`);
+  assert.equal(cursor(), "1-2,4-4");
+  assert.deepEqual(seqs(), [3, 5]);
+  ok(["cursor", "r", "--as", "bob", "--set", "none"]);
+  assert.equal(cursor(), "0");
+  assert.deepEqual(seqs("--peek"), [1, 2, 3, 4, 5]);
+  ok(["cursor", "r", "--as", "bob", "--set", " all "]);
+  assert.equal(cursor(), "5");
+  assert.deepEqual(seqs(), []);
+  ok(["cursor", "r", "--as", "bob", "--set", "1-3"]);
+  assert.equal(cursor(), "3", "as the reference writes it");
+  assert.deepEqual(rows(ok(["cursor", "r", "--as", "bob", "--json"])), [{ channel: "r", agent: "bob", path: file, shown: "3", newest: 5, unread: 2 }]);
+  ok(["cursor", "r", "--as", "bob", "--set", "0"]);
+  assert.deepEqual(seqs("--peek"), [1, 2, 3, 4, 5]);
+  assert.deepEqual(fs.readdirSync(at("r", ".cursors")), ["bob.txt"]);
+});
+
+test("cursor: what is no set, or reaches past the newest message, is refused and moves nothing", (t) => {
+  const { chat, ok, cursor, at, file } = channel(t, 3);
+  ok(["cursor", "r", "--as", "bob", "--set", "1-2"]);
+  fs.writeFileSync(at("r", "0099-a-x.md"), "no header");
+  for (const set of ["", " ", "x", "1-", "-3", "3-1", "1.5", "ALLES", "1;2", "../x", "1-4", "4", "1-99", "2,4", "999999999999999", "9999999999999999999", "0004-alice-t.md", "1-2,0099-a-x.md", "\u0661"]) {
+    const { status, stderr, stdout } = chat(["cursor", "r", "--as", "bob", "--set", set, "--json"]);
+    assert.equal(status, 64, JSON.stringify(set));
+    assert.equal(stdout, "");
+    assert.match(stderr, /"code":"bad_value"/);
+  }
+  assert.equal(cursor(), "2");
+  assert.equal(chat(["cursor", "r", "--set", "all"]).status, 64, "nobody said whose");
+  fs.rmSync(file);
+  fs.mkdirSync(file);
+  assert.equal(chat(["cursor", "r", "--as", "bob", "--set", "all"]).status, 1);
+});
+
+test("cursor: all is every message there is, and not what only looks like one", (t) => {
+  const { ok, chat, at, cursor, seqs } = channel(t, 3);
+  fs.writeFileSync(at("r", "0099-a-x.md"), "no header");
+  fs.writeFileSync(at("r", "0002-carol-late.md"), "---\nseq: 2\nfrom: carol\n");
+  ok(["cursor", "r", "--as", "bob", "--set", "all"]);
+  assert.equal(cursor(), "3");
+  assert.doesNotMatch(chat(["read", "r", "--as", "bob"]).stderr, /not believed/);
+  fs.writeFileSync(at("r", "0002-carol-late.md"), message(2));
+  ok(["cursor", "r", "--as", "bob", "--set", "all"]);
+  assert.equal(cursor(), "1-1,3-3,0002-alice-t.md,0002-carol-late.md");
+  assert.deepEqual(seqs(), []);
+  fs.rmSync(at("r", "0001-alice-t.md"));
+  ok(["cursor", "r", "--as", "bob", "--set", "all"]);
+  fs.writeFileSync(at("r", "0001-dave-late.md"), message(1, "dave"));
+  assert.deepEqual(seqs(), [1], "what comes later is new");
+});
+
+test("cursor: one that is not believed is said, and mended by hand", (t) => {
+  const { ok, chat, file, cursor } = channel(t, 2);
+  for (const [text, why] of [["abc", /holds "abc": it is not believed/], ["99", /reaches #99, and the newest message is #2/]] as const) {
+    fs.writeFileSync(file, text);
+    const { status, stdout, stderr } = chat(["cursor", "r", "--as", "bob"]);
+    assert.equal(status, 0);
+    assert.match(stdout, /shown 0; newest #2; 2 unread/);
+    assert.match(stderr, why);
+    assert.equal(cursor(), text);
+    assert.equal(chat(["cursor", "r", "--as", "bob", "--set", "all"]).stderr, "");
+    assert.equal(cursor(), "2");
+  }
+  ok(["read", "r", "--as", "bob"]);
+});
+
+test("cursor: moved by hand while others read, it is one of the sets that were asked for, grown", async (t) => {
+  const { start, cursor, seqs, ok } = channel(t, 4);
+  const moves = ["1-2", "3", "all", "none", "2-3"].map((set) => start(["cursor", "r", "--as", "bob", "--set", set]).ended);
+  const reads = Array.from({ length: 8 }, () => start(["read", "r", "--as", "bob", "--max-bytes", "1"]).ended);
+  for (const { status, stderr } of await Promise.all([...moves, ...reads])) assert.equal(status, 0, stderr);
+  assert.notEqual(parseCursor(cursor()), undefined);
+  ok(["cursor", "r", "--as", "bob", "--set", "1-3"]);
+  assert.deepEqual(seqs(), [4]);
+});
+
+test("cursor: somebody new in a channel of more than two budgets is told once how to skip it", (t) => {
+  const { ok, chat, file } = channel(t, 0);
+  const hint = /messages? of [\d,]+ bytes came before you; to count them as shown: agent-chat cursor r --set all --as bob --root /;
+  const read = (...args: string[]): string => chat(["read", "r", "--as", "bob", ...args]).stderr;
+  const post = (bytes: number, ...more: string[]): string => ok(["post", "r", "--from", "alice", "--title", "t", "--body", "x".repeat(bytes - 1), ...more]);
+  for (let i = 0; i < 2; i++) post(24_000);
+  assert.doesNotMatch(read("--peek"), /came before you/, "two budgets are not more than two");
+  post(24_000, "--to", "carol");
+  assert.doesNotMatch(read("--peek"), /came before you/, "what is for others is not read");
+  post(2);
+  assert.match(read("--peek"), /agent-chat: 3 messages of 48,002 bytes came before you/);
+  assert.match(read("--peek"), hint);
+  assert.match(read("--peek", "--json"), /^\{"note":"3 messages of 48,002 bytes/m);
+  assert.doesNotMatch(chat(["read", "r", "--all", "--as", "bob"]).stderr + chat(["wait", "r", "--as", "dave", "--timeout", "0"]).stderr, /came before you/);
+  const command = hint.exec(read())![0].replace(/^.*agent-chat /, "").replace(/ --root $/, "");
+  assert.ok(fs.existsSync(file));
+  assert.doesNotMatch(read("--peek"), /came before you/, "who has read is not new");
+  ok(command.split(" "));
+  assert.match(read(), /nothing new for bob/);
+  fs.rmSync(file);
+  ok(["cursor", "r", "--as", "bob", "--set", "none"]);
+  assert.doesNotMatch(read("--peek"), /came before you/, "who asked to see it all is not new");
+  fs.rmSync(file);
+  assert.match(read("--peek", "--max-bytes", "20000"), hint);
+});
