@@ -1347,8 +1347,9 @@ function priorityOf({ priority }: { readonly priority?: Priority | undefined }):
 
 function keyOf({ key }: Outgoing): { key?: string } {
   if (key === undefined) return {};
-  if (key.trim() === "") throw new ChatError("bad_value", "the key is blank: nothing was posted");
-  return { key: headerLine("key", key.trim()) };
+  const line = headerLine("key", key).trim();
+  if (line === "") throw new ChatError("bad_value", "the key is blank: nothing was posted");
+  return { key: line };
 }
 
 function headerLine(what: string, text: string): string {
@@ -4227,7 +4228,7 @@ function parseStatus(given: {
   const more = until !== undefined || given.note !== undefined;
   if (set === undefined && more) throw new ChatError("usage", "--until and --note need --set");
   if (set === undefined) return undefined;
-  if (set.trim() === "") throw new ChatError("bad_value", "the status is blank", "--set back takes it back");
+  if (oneLine(set).trim() === "") throw new ChatError("bad_value", "the status is blank", "--set back takes it back");
   if (foldName(set) === "back" && !more) return undefined;
   if (foldName(set) === "back")
     throw new ChatError("usage", "back takes the status back: it has no --until and no --note");
@@ -4293,8 +4294,7 @@ async function printPosted(
 ): Promise<void> {
   notes.forEach(call.note);
   const { body: _, ...head } = message;
-  const all = readMeta(channel).members.length > 0 || message.to.length > 0 ? addressees(channel, message) : [];
-  const others = orNote(call.note, () => presence(channel, all, message.seq)).flat();
+  const others = orNote(call.note, () => whoWillSee(channel, message, created)).flat();
   const text = [
     `posted #${message.seq} -> ${channel.name}/${message.file}${created ? "" : "  before, under this key"}`,
     `  to ${message.to.join(", ") || "all"}; ${plural(bytes, "byte")}, ${plural(lines, "line")}; ${message.path}`,
@@ -4302,6 +4302,13 @@ async function printPosted(
   ];
   const data = { ...head, created, bytes, lines, addressees: others };
   await printDone(`posted #${message.seq}`, answer(call.json, data, text.join("\n")));
+}
+
+/** What is known of those whom a message is for; of a message to all in an open channel that is nobody in particular. */
+function whoWillSee(channel: Channel, message: Message, created: boolean): Presence[] {
+  if (message.to.length === 0 && readMeta(channel).members.length === 0) return [];
+  const newest = created ? message.seq : listMessages(channel).entries.at(-1)?.seq; // others came since the first try
+  return presence(channel, addressees(channel, message), newest);
 }
 
 /** Waits as it was told to, shows what came, and marks it; also what had come when a wait ends without the rest. */

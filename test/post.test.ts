@@ -394,3 +394,126 @@ test("post: in a large channel a number is not given twice when the last message
   fs.renameSync(message.path, at("moved.md"));
   assert.equal((await post(channel, { from: "alice", body: "b" })).message.seq, 60_003);
 });
+
+// ---- priority and key
+
+test("post: a priority is written, read and shown; another word is refused", (t) => {
+  const { ok, chat, at } = review(t);
+  const post = (...more: string[]): string => ok(["post", "review", "--from", "alice", "--title", "t", "--body", "b", ...more]);
+  post("--priority", "high");
+  post("--priority", "Low ", "--key", "k");
+  post("--priority", "normal");
+  post();
+  const head = (seq: number): string => fs.readFileSync(at("review", `000${seq}-alice-t.md`), "utf8");
+  assert.match(head(1), /\ntitle: t\npriority: high\n---\nb\n$/);
+  assert.match(head(2), /\ntitle: t\npriority: low\nkey: k\n---\nb\n$/);
+  assert.match(head(3), /\ntitle: t\n---\nb\n$/);
+  for (const [seq, line] of [[5, "priority: HIGH "], [6, 'priority: "high"'], [7, "priority: urgent"], [8, "priority:"], [9, "priority: high # now"]] as const)
+    fs.writeFileSync(at("review", `000${seq}-carol-t.md`), `---\nseq: ${seq}\nfrom: carol\ntitle: t\n${line}\n---\nb\n`);
+  const messages = rows<{ seq: number; priority?: string }>(ok(["read", "review", "--as", "bob", "--peek", "--json"]));
+  assert.deepEqual(messages.map(({ priority }) => priority), ["high", "low", undefined, undefined, "high", "high", undefined, undefined, "high"]);
+  assert.ok(!("priority" in messages[2]!));
+  const text = ok(["read", "review", "--as", "bob"]);
+  assert.deepEqual(text.match(/^t  \(.*\)$/gm)!.slice(0, 4), ["t  (discussion, high)", "t  (discussion, low)", "t  (discussion)", "t  (discussion)"]);
+  for (const word of ["urgent", "", "1", "high,low", "hihg"]) {
+    const { status, stderr } = chat(["post", "review", "--from", "alice", "--body", "b", "--priority", word]);
+    assert.equal(status, 64, word);
+    assert.match(stderr, /is none of low, normal, high/);
+  }
+  assert.match(chat(["post", "review", "--from", "alice", "--body", "b", "--priority", "hihg"]).stderr, /try: agent-chat post review --from alice --body b --priority high /);
+});
+
+test("post: a key is posted once, by twenty at once as well, and its number is told again", async (t) => {
+  const { ok, start, at } = review(t);
+  const args = ["post", "review", "--from", "alice", "--to", "bob", "--title", "t", "--body", "b", "--key", "deploy 1: #2"];
+  const ends = await Promise.all(Array.from({ length: 20 }, () => start([...args, "--json"]).ended));
+  const posted = ends.map(({ stdout }) => rows<{ seq: number; created: boolean; key: string; file: string; path: string; addressees: unknown[] }>(stdout)[0]!);
+  assert.deepEqual(ends.map(({ status }) => status), Array(20).fill(0));
+  assert.equal(posted.filter(({ created }) => created).length, 1);
+  for (const { seq, key, file, path, addressees } of posted) assert.deepEqual([seq, key, file, path, addressees.length], [1, "deploy 1: #2", "0001-alice-t.md", at("review", "0001-alice-t.md"), 1]);
+  const before = fs.readFileSync(at("review", "0001-alice-t.md"), "utf8");
+  ok(["post", "review", "--from", "bob", "--body", "between"]);
+  const again = ok(args);
+  assert.match(again, /^posted #1 -> review\/0001-alice-t\.md  before, under this key\n  to bob; 1 byte, 1 line; /);
+  assert.equal(fs.readFileSync(at("review", "0001-alice-t.md"), "utf8"), before);
+  assert.deepEqual(fs.readdirSync(at("review")).filter((name) => /^\d/.test(name)), ["0001-alice-t.md", "0002-bob-between.md"]);
+  assert.match(ok(args.map((word) => (word === "alice" ? "bob" : word === "bob" ? "alice" : word))), /^posted #3 /, "another sender's key is another key");
+  assert.match(ok([...args.slice(0, -1), "deploy 1: #3"]), /^posted #4 /);
+  ok(["init", "other"]);
+  assert.match(ok(args.map((word) => (word === "review" ? "other" : word))), /^posted #1 -> other/);
+});
+
+test("post: a key that was used for another content is refused with exit 4, and nothing is posted", (t) => {
+  const { ok, chat, at } = review(t);
+  ok(["post", "review", "--from", "bob", "--title", "q", "--body", "b"]);
+  const base: Record<string, string> = { "--to": "bob", "--reply": "1", "--status": "done", "--title": "t", "--priority": "high", "--body": "b" };
+  const args = (change: Record<string, string | undefined>): string[] =>
+    ["post", "review", "--from", "alice", "--key", "k", ...Object.entries({ ...base, ...change }).flatMap(([name, value]) => (value === undefined ? [] : [name, value]))];
+  ok(args({}));
+  const files = fs.readdirSync(at("review")).sort();
+  const changes: Record<string, string | undefined>[] = [{ "--to": "all" }, { "--to": "bob,alice" }, { "--reply": "2" }, { "--reply": undefined }, { "--status": "Done" }, { "--status": undefined }, { "--title": "T" }, { "--title": undefined }, { "--priority": "low" }, { "--priority": undefined }, { "--body": "b\n\n" }, { "--body": "B" }, { "--body": "b\r\n" }];
+  for (const change of changes) {
+    const { status, stdout, stderr } = chat(args(change));
+    assert.equal(status, 4, JSON.stringify(change));
+    assert.equal(stdout, "");
+    assert.ok(stderr.includes(`"alice" posted another message under the key "k": ${at("review", "0002-alice-t.md")}; nothing was posted`), stderr);
+  }
+  const { error } = JSON.parse(chat([...args({ "--body": "B" }), "--json"]).stderr) as { error: { code: string; try: string } };
+  assert.deepEqual([error.code, error.try], ["other_content", "give this one a key of its own"]);
+  assert.deepEqual(fs.readdirSync(at("review")).sort(), files);
+  for (const same of [{}, { "--body": "b\n" }, { "--to": "@Bob" }, { "--reply": "#1" }, { "--to": undefined }, { "--priority": "HIGH" }]) assert.match(ok(args(same)), /^posted #2 .* before, under this key/, JSON.stringify(same));
+});
+
+test("post: any key is told apart from every other and found again, whatever YAML makes of it", (t) => {
+  const { ok, chat } = review(t);
+  const keys = ["a", "A", '"a"', "'a'", "a: b", "a #b", "#", "- a", "[a]", "{a}", "yes", "null", "~", "1", "01", "1.0", "2026-01-01", "---", "...", "*", "&a", "!a", "|", ">", "%", "@", "`", "a\\nb", "a\tb", "\x1b[31m", "é", "e\u0301", "\u202e", "\ud83d\ude00", "a, b", "=", "<<", "x".repeat(1000)];
+  const numbers = (): string[] => keys.map((key) => /^posted #(\d+) /.exec(ok(["post", "review", "--from", "alice", "--title", "t", "--body", "b", `--key=${key}`]))![1]!);
+  const first = numbers();
+  assert.deepEqual(first, keys.map((_, i) => String(i + 1)));
+  assert.deepEqual(numbers(), first);
+  assert.match(ok(["post", "review", "--from", "alice", "--title", "t", "--body", "b", "--key", " \ta\n"]), /^posted #1 /, "space around it is no part of it");
+  assert.match(ok(["post", "review", "--from", "alice", "--title", "t", "--body", "b", "--key", "a\x85"]), /^posted #1 /);
+  for (const blank of ["", " ", "\n\t", "\x85", "\u2028 "]) assert.equal(chat(["post", "review", "--from", "alice", "--body", "b", "--key", blank]).status, 64, JSON.stringify(blank));
+  const long = chat(["post", "review", "--from", "alice", "--body", "b", "--key", "x".repeat(1001)]);
+  assert.equal(long.status, 1);
+  assert.match(long.stderr, /the key has 1001 characters/);
+  const messages = rows<{ key: string }>(ok(["peek", "review", "-n", "99", "--json"]));
+  assert.deepEqual(messages.map(({ key }) => key), keys);
+  assert.doesNotMatch(ok(["peek", "review", "-n", "99"]), /\x1b/);
+});
+
+test("post: for a key only the sender's own files are opened, and odd ones among them are passed over", async (t) => {
+  const { root, at, ok } = review(t);
+  const channel = openChannel(root, "review");
+  for (let seq = 1; seq <= 9; seq++) fs.writeFileSync(at("review", `000${seq}-carol-t.md`), `---\nseq: ${seq}\nfrom: carol\nkey: k\n---\nb\n`);
+  fs.writeFileSync(at("review", "0010-alice-ish-t.md"), "---\nseq: 10\nfrom: alice-ish\nkey: k\n---\nb\n");
+  fs.mkdirSync(at("review", "0011-alice-t.md"));
+  fs.symlinkSync("0001-carol-t.md", at("review", "0012-alice-t.md"));
+  fs.writeFileSync(at("review", "0013-alice-t.md"), "---\nseq: 13\nfrom: alice\nkey: k\n"); // half-written
+  fs.writeFileSync(at("review", "0014-alice-t.md"), "---\nseq: 15\nfrom: alice\nkey: k\n---\nb\n");
+  fs.writeFileSync(at("review", "0015-alice-t.md"), "---\nseq: 15\nfrom: mallory\nkey: k\n---\nb\n");
+  const opened = t.mock.method(fs, "openSync");
+  const outgoing = { from: "alice", title: "t", body: "b", key: "k" };
+  assert.equal((await post(channel, outgoing)).created, true);
+  const names = opened.mock.calls.map((call) => String(call.arguments[0])).filter((name) => name.endsWith("-t.md"));
+  assert.deepEqual(names.filter((name) => /carol/.test(name)), []);
+  assert.equal((await post(channel, outgoing)).created, false);
+  opened.mock.restore();
+  const open = fs.openSync;
+  t.mock.method(fs, "openSync", (...args: Parameters<typeof open>) => {
+    if (String(args[0]).endsWith("0015-alice-t.md")) throw Object.assign(new Error("EACCES: permission denied, open"), { code: "EACCES", syscall: "open", path: args[0] });
+    return open(...args);
+  });
+  await assert.rejects(post(channel, { ...outgoing, key: "other" }), { code: "no_access" });
+  assert.match(ok(["peek", "review", "-n", "1"]), /#16 alice/, "it may be there, so nothing was posted");
+});
+
+test("post: a channel whose cursors are no folder is posted to all the same", (t) => {
+  const { ok, chat, at } = review(t);
+  ok(["post", "review", "--from", "bob", "--body", "b"]);
+  fs.rmSync(at("review", ".cursors"), { recursive: true });
+  fs.writeFileSync(at("review", ".cursors"), "a file");
+  const { status, stdout, stderr } = chat(["post", "review", "--from", "alice", "--body", "b"]);
+  assert.equal(status, 0, stderr);
+  assert.match(stdout, /^posted #2 [^]*\nbob: last seen \d+ s ago, 1 unread\n$/);
+});
