@@ -647,8 +647,8 @@ function readAll(fd: number, size: number): Buffer {
   return bytes.subarray(0, done);
 }
 
-/** The bytes of a regular file; never follows a link, never waits on a pipe. Throws the system's error. */
-function readRegular(file: string): { bytes: Buffer; stat: fs.Stats } | "folder" | "link" | "special file" {
+/** The bytes of a regular file, or its first; never follows a link, never waits on a pipe. Throws the system's error. */
+function readRegular(file: string, most = Infinity): { bytes: Buffer; stat: fs.Stats } | "folder" | "link" | "special file" {
   const { O_RDONLY, O_NOFOLLOW = 0, O_NONBLOCK = 0 } = fs.constants;
   let fd: number;
   try {
@@ -662,16 +662,16 @@ function readRegular(file: string): { bytes: Buffer; stat: fs.Stats } | "folder"
   try {
     const stat = fs.fstatSync(fd);
     if (!stat.isFile()) return stat.isDirectory() ? "folder" : "special file";
-    return { bytes: readAll(fd, stat.size), stat };
+    return { bytes: readAll(fd, Math.min(stat.size, most)), stat };
   } finally {
     fs.closeSync(fd);
   }
 }
 
 /** The text of a file that nothing depends on; empty where there is none. */
-function readIfPossible(file: string): string {
+function readIfPossible(file: string, most?: number): string {
   try {
-    const found = readRegular(file);
+    const found = readRegular(file, most);
     return typeof found === "string" ? "" : found.bytes.toString();
   } catch {
     return "";
@@ -1559,7 +1559,8 @@ const cursorPath = (channel: Channel, agent: Name): string => path.join(channel.
 function cursorNames(channel: Channel, ending = ".txt"): string[] {
   try {
     const names = fs.readdirSync(path.join(channel.path, ".cursors"));
-    return names.filter((name) => name.endsWith(ending)).map((name) => name.slice(0, -ending.length));
+    const agents = names.filter((name) => name.endsWith(ending)).map((name) => name.slice(0, -ending.length));
+    return agents.filter(isSafeSegment);
   } catch (error) {
     if (isCode(error, "ENOENT", "ENOTDIR", "EACCES")) return [];
     throw error;
@@ -1631,6 +1632,7 @@ function holds({ ranges, files }: Cursor, { seq, file }: Entry, shared: Shared):
 /** The cursor on disk; throws the system's error where it cannot be read. Only whether it can be parsed is judged here; whether it is too high needs a listing. */
 function readCursor(channel: Channel, agent: Name): CursorFile {
   const none: CursorFile = { text: undefined, cursor: NOTHING, moved: undefined, problem: undefined };
+  if (!isSafeSegment(agent)) return none; // a member may be called anything; nobody reads under such a name
   try {
     const found = readRegular(cursorPath(channel, agent));
     if (typeof found === "string") return { ...none, text: "", problem: `is a ${found}` };
@@ -1891,6 +1893,7 @@ export function position(channel: Channel, agent: string, onNote?: Note): Positi
 
 const BEAT_MS = 5_000; // between two touches of a heartbeat
 const BEAT_STALE_MS = 15_000; // one that was not touched for so long is nobody's
+const SAID_MAX = 64 * 1024; // bytes of a heartbeat or status; a longer one is nobody's
 const SILENT_MS = 15 * 60_000; // who has not been heard of for so long is silent
 
 /** What a running wait says of itself, in `.cursors/<agent>.wait` (SPEC 6.12). */
@@ -1940,7 +1943,7 @@ function removeBeat(channel: Channel, agent: Name, text: string): void {
 function liveBeat(channel: Channel, agent: string, now = Date.now()): Heartbeat | undefined {
   if (!isName(agent)) return undefined;
   try {
-    const found = readRegular(beatPath(channel, agent));
+    const found = readRegular(beatPath(channel, agent), SAID_MAX);
     if (typeof found === "string") return undefined;
     const beat = parseBeat(found.bytes.toString());
     const running = beat.host !== HOST || isAlive(beat.pid);
@@ -2007,7 +2010,7 @@ export async function setStatus(
 export function currentStatus(channel: Channel, agent: string): Status | undefined {
   if (!isName(agent)) return undefined;
   try {
-    const { status, note, since, until } = JSON.parse(readIfPossible(statusPath(channel, agent))) as Status;
+    const { status, note, since, until } = JSON.parse(readIfPossible(statusPath(channel, agent), SAID_MAX)) as Status;
     const sound = [status, note, since, until].every((value) => typeof value === "string");
     if (!sound || !(Date.parse(until) > Date.now())) return undefined;
     return { status: shortLine(status), note: shortLine(note), since: shortLine(since), until: shortLine(until) };
@@ -2057,7 +2060,7 @@ function sightOf(
 ): Omit<Presence, "agent" | "member"> {
   const name = foldName(agent);
   const [beat, status] = [liveBeat(channel, name), currentStatus(channel, name)];
-  const reader = openReader(channel, cursorNameOf(channel, name));
+  const reader = { ...openReader(channel, cursorNameOf(channel, name)), agent: name as Name };
   const files = [beat && Date.now(), reader.cursor.moved?.getTime(), Date.parse(status?.since ?? "")];
   const quick = newest !== undefined && newest >= LARGE && files.some((time) => time);
   const post = quick ? undefined : firstBy(channel, newestFirst(), agent, () => true, open);
@@ -2078,17 +2081,18 @@ function sightOf(
 function presenceLine({ agent, seen, unread, counted, waiting, status }: Presence): string {
   const rest = unread === null ? "" : `, ${counted ? "" : "up to "}${count(unread)} unread`;
   const last = seen === null ? "never seen here" : `last seen ${age(seen)}${rest}`;
-  const now = waiting === null ? last : `waiting now${waiting.for && `, for ${waiting.for}`}`;
-  return `${agent}: ${now}${status === null ? "" : `; ${statusWords(status)}`}`;
+  const now = waiting === null ? last : `waiting now${waiting.for && `, for ${field(waiting.for)}`}`;
+  return `${field(agent)}: ${now}${status === null ? "" : `; ${statusWords(status)}`}`;
 }
 
 function statusWords({ status, note, until }: Status): string {
-  return `${status} until ${clockTime(until)}${note && `: ${note}`}`;
+  return `${field(status)} until ${clockTime(until)}${note && `: ${field(note)}`}`;
 }
 
 /** How long ago, in the largest unit that fits. */
 function age(ts: string): string {
   const seconds = Math.max(0, (Date.now() - Date.parse(ts)) / 1000);
+  if (Number.isNaN(seconds)) return "at an unknown time"; // people write dates of every kind
   const units = [
     [86_400 * 2, 86_400, "d"],
     [3600, 3600, "h"],
@@ -2101,20 +2105,24 @@ function age(ts: string): string {
 /** The time of a timestamp, with its day if that is another one. */
 function clockTime(ts: string): string {
   const date = new Date(ts);
-  if (Number.isNaN(date.getTime())) return visible(ts);
+  if (Number.isNaN(date.getTime())) return field(ts);
   const local = timestamp(date);
   return local.slice(0, 10) === timestamp().slice(0, 10) ? local.slice(11, 19) : local.slice(0, 19).replace("T", " ");
 }
 
-/** Opens each file once, and keeps no bodies. */
+/** Opens each file once, and keeps no bodies; one that cannot be read tells nothing of anybody. */
 function remembering(): typeof inspect {
   const known = new Map<string, Finding>();
   return (channel, entry) => {
-    const finding = known.get(entry.file) ?? inspect(channel, entry);
-    const slim = finding.kind === "message" ? { ...finding, message: { ...finding.message, body: "" } } : finding;
-    known.set(entry.file, slim);
-    return slim;
+    const finding = known.get(entry.file) ?? slim(inspect(channel, entry));
+    known.set(entry.file, finding);
+    return finding;
   };
+}
+
+function slim(finding: Finding): Finding {
+  if (finding.kind === "message") return { ...finding, message: { ...finding.message, body: "" } };
+  return finding.kind === "unreadable" ? { kind: "odd", reason: finding.reason } : finding;
 }
 
 /** The cursor of an agent as its file is spelled: the reference keeps capitals. */
@@ -2176,20 +2184,20 @@ export interface Receipt {
  */
 export function receipts(channel: Channel, seq: number): Receipt[] {
   return explaining(`see who was shown #${seq}`, () => {
-    const { entries } = listMessages(channel);
-    const shared = sharedNumbers(channel, entries);
-    const newest = highest(channel, entries);
-    const replies = repliesTo(channel, seq, entries);
-    return findMessages(channel, seq, entries).map((message) => {
-      const { file, path: full, from, title } = message;
+    const found = findMessages(channel, seq).map((message) => {
       const all = addressees(channel, message);
-      const wasShown = (name: string): boolean => {
-        const cursor = readCursor(channel, cursorNameOf(channel, foldName(name)));
-        return holds(doubt(cursor, newest).cursor, message, shared);
-      };
+      const cursors = all.map((name) => openReader(channel, cursorNameOf(channel, foldName(name))).cursor);
+      return { message, all, cursors };
+    });
+    const { entries } = listMessages(channel); // after the cursors, which it is to judge
+    const [shared, newest] = [sharedNumbers(channel, entries), highest(channel, entries)];
+    const replied = repliesTo(channel, seq, entries);
+    return found.map(({ message, all, cursors }) => {
+      const { file, path: full, from, title } = message;
+      const wasShown = (_: string, i: number): boolean => holds(doubt(cursors[i]!, newest).cursor, message, shared);
       const shown = all.filter(wasShown);
-      const unshown = all.filter((name) => !shown.includes(name));
-      return { channel: channel.name, seq, file, path: full, from, title, for: all, shown, unshown, replied: replies };
+      const unshown = all.filter((name, i) => !wasShown(name, i));
+      return { channel: channel.name, seq, file, path: full, from, title, for: all, shown, unshown, replied };
     });
   });
 }
@@ -2654,7 +2662,7 @@ const PRESENCE_MAX = 5; // agents in a line of talk
 function stuckError(waiter: Waiter, waits: ReadonlyMap<string, Heartbeat>): WaitEnded {
   const { agent, watches } = waiter;
   const who = [...waits].map(
-    ([name, beat]) => `${name} waits for ${beat.for || "work"} since ${clockTime(beat.since)}`,
+    ([name, beat]) => `${name} waits for ${field(beat.for) || "work"} since ${clockTime(beat.since)}`,
   );
   const [first] = [...waits].find(([, beat]) => beat.from.some((name) => foldName(name) === agent)) ?? [
     ...waits.keys(),
@@ -4690,11 +4698,11 @@ function rosterLine(one: Presence & { readonly tasks: readonly string[] }): stri
     unread === null ? "" : `${count(unread)} unread`,
     waiting === null
       ? ""
-      : `waiting since ${clockTime(waiting.since)} until ${clockTime(waiting.until)}${waiting.for && ` for ${waiting.for}`}`,
+      : `waiting since ${clockTime(waiting.since)} until ${clockTime(waiting.until)}${waiting.for && ` for ${field(waiting.for)}`}`,
     tasks.length === 0 ? "" : `has ${tasks.map((id) => `task-${id}`).join(", ")}`,
     status === null ? "" : statusWords(status),
   ];
-  return `  ${agent}: ${words.filter((word) => word !== "").join("; ")}`;
+  return `  ${field(agent)}: ${words.filter((word) => word !== "").join("; ")}`;
 }
 
 function receiptLines(channel: Channel, receipt: Receipt): string {
