@@ -118,6 +118,32 @@ test("reference: a channel of the older kinds, with names of its own, is read an
   await until("the roster is read", () => ok(["roster", "r"]).includes("Dev.A, bob"));
 });
 
+test("reference: a channel with priorities, keys, statuses, waits and members who came and went is used as before", { skip }, async (t) => {
+  const { ok, ref, start, at, cursor } = both(t);
+  await ended(ref(["init", "r", "--members", "Alice,bob", "--topic", "T"]));
+  ok(["join", "r", "--as", "carol"]);
+  ok(["leave", "r", "--as", "bob"]);
+  ok(["post", "r", "--from", "alice", "--to", "bob", "--force", "--priority", "high", "--key", "a: b", "--title", "t", "--body", "one"]);
+  ok(["post", "r", "--from", "alice", "--to", "bob", "--force", "--priority", "high", "--key", "a: b", "--title", "t", "--body", "one"]);
+  ok(["status", "r", "--as", "bob", "--set", "busy", "--note", "n: #"]);
+  const waiting = start(["wait", "r", "--as", "carol", "--reply-to", "1"]);
+  await until("it waits", () => fs.existsSync(at("r", ".cursors", "carol.wait")));
+  assert.match(await ended(ref(["roster", "r"])), /Alice[^]*carol/);
+  assert.match(await ended(ref(["channels"])), /^r     1  Alice,carol\n  +last: #1 alice: t\n/m);
+  assert.match(await ended(ref(["read", "r", "--as", "bob"])), /seq: 1\nfrom: alice\nto: bob\n[^]*title: t\npriority: high\nkey: "a: b"\n---\none\n/);
+  await ended(ref(["post", "r", "--from", "bob", "--to", "alice,carol", "--reply", "1", "--title", "re", "--body", "two"]));
+  assert.equal((await waiting.ended).status, 0);
+  assert.match(ok(["receipts", "r", "1"]), /shown to    : bob\n  not shown to: nobody\n  replied     : bob #2\n/);
+  ok(["cursor", "r", "--as", "alice", "--set", "2"]);
+  assert.equal(cursor("alice"), "2");
+  assert.match(await ended(ref(["read", "r", "--as", "alice"])), /no new messages for alice in 'r'; cursor at #2/);
+  ok(["cursor", "r", "--as", "bob", "--set", "none"]);
+  assert.match(await ended(ref(["read", "r", "--as", "bob"])), /one/);
+  fs.writeFileSync(at("r", "task-1.md"), "");
+  await ended(ref(["claim", "r", "task-1.md", "--as", "bob"]));
+  assert.match(ok(["roster", "r"]), /^  bob: .*; has task-1; busy until [\d: -]+: n: #$/m);
+});
+
 test("reference: a message that it is still writing is not shown in part", { skip }, async (t) => {
   const { ok, at, root } = both(t);
   ok(["init", "r"]);
