@@ -1916,7 +1916,7 @@ const beatPath = (channel: Channel, agent: string): string => path.join(channel.
 function writeBeat(channel: Channel, agent: Name, text: string): number | undefined {
   const { O_WRONLY, O_CREAT, O_TRUNC, O_NOFOLLOW = 0, O_NONBLOCK = 0 } = fs.constants;
   const file = beatPath(channel, agent);
-  const change = readIfPossible(file) === text ? 0 : O_TRUNC; // a reader never finds the same text cut short
+  const change = readIfPossible(file, SAID_MAX) === text ? 0 : O_TRUNC; // a reader never finds the same text cut short
   try {
     makeCursors(channel);
     const fd = fs.openSync(file, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | change);
@@ -1933,7 +1933,8 @@ function writeBeat(channel: Channel, agent: Name, text: string): number | undefi
 }
 
 function removeBeat(channel: Channel, agent: Name, text: string): void {
-  if (readIfPossible(beatPath(channel, agent)) === text) removeAtLast(fs.unlinkSync, beatPath(channel, agent));
+  const file = beatPath(channel, agent);
+  if (readIfPossible(file, SAID_MAX) === text) removeAtLast(fs.unlinkSync, file);
 }
 
 /**

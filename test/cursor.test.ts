@@ -253,6 +253,7 @@ test("cursor: somebody new in a channel of more than two budgets is told once ho
   assert.match(read("--peek"), hint);
   assert.match(read("--peek", "--json"), /^\{"note":"3 messages of 48,002 bytes/m);
   assert.doesNotMatch(chat(["read", "r", "--all", "--as", "bob"]).stderr + chat(["wait", "r", "--as", "dave", "--timeout", "0"]).stderr, /came before you/);
+  assert.doesNotMatch(read("--peek", "--max-bytes", "30000"), /came before you/, "a larger budget was asked for");
   const command = hint.exec(read())![0].replace(/^.*agent-chat /, "").replace(/ --root $/, "");
   assert.ok(fs.existsSync(file));
   assert.doesNotMatch(read("--peek"), /came before you/, "who has read is not new");
