@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import fs from "node:fs";
 import { test } from "node:test";
 import { openChannel, post } from "../chat.ts";
-import { rows, sandbox, until, watchChild, cleanEnv, BIN } from "./helpers.ts";
+import { listening, rows, sandbox, until, watchChild, cleanEnv, BIN } from "./helpers.ts";
 import { spawn } from "node:child_process";
 
 const review = (t: Parameters<typeof sandbox>[0]) => {
@@ -426,7 +426,12 @@ test("post: a priority is written, read and shown; another word is refused", (t)
 test("post: a key is posted once, by twenty at once as well, and its number is told again", async (t) => {
   const { ok, start, at } = review(t);
   const args = ["post", "review", "--from", "alice", "--to", "bob", "--title", "t", "--body", "b", "--key", "deploy 1: #2"];
-  const ends = await Promise.all(Array.from({ length: 20 }, () => start([...args, "--json"]).ended));
+  fs.mkdirSync(at("review", "_seq.lock"));
+  fs.writeFileSync(at("review", "_seq.lock", "elsewhere.1.x.draft"), ""); // so that all of them come before any has posted
+  const posts = Array.from({ length: 20 }, () => start([...args, "--json"]));
+  await Promise.all(posts.map(listening));
+  fs.rmSync(at("review", "_seq.lock"), { recursive: true, force: true });
+  const ends = await Promise.all(posts.map(({ ended }) => ended));
   const posted = ends.map(({ stdout }) => rows<{ seq: number; created: boolean; key: string; file: string; path: string; addressees: unknown[] }>(stdout)[0]!);
   assert.deepEqual(ends.map(({ status }) => status), Array(20).fill(0));
   assert.equal(posted.filter(({ created }) => created).length, 1);
@@ -465,12 +470,14 @@ test("post: a key that was used for another content is refused with exit 4, and 
 });
 
 test("post: any key is told apart from every other and found again, whatever YAML makes of it", (t) => {
-  const { ok, chat } = review(t);
+  const { ok, chat, at } = review(t);
   const keys = ["a", "A", '"a"', "'a'", "a: b", "a #b", "#", "- a", "[a]", "{a}", "yes", "null", "~", "1", "01", "1.0", "2026-01-01", "---", "...", "*", "&a", "!a", "|", ">", "%", "@", "`", "a\\nb", "a\tb", "\x1b[31m", "é", "e\u0301", "\u202e", "\ud83d\ude00", "a, b", "=", "<<", "x".repeat(1000)];
   const numbers = (): string[] => keys.map((key) => /^posted #(\d+) /.exec(ok(["post", "review", "--from", "alice", "--title", "t", "--body", "b", `--key=${key}`]))![1]!);
   const first = numbers();
   assert.deepEqual(first, keys.map((_, i) => String(i + 1)));
   assert.deepEqual(numbers(), first);
+  const written = (seq: number): string => /^key: (.*)$/m.exec(fs.readFileSync(at("review", `${String(seq).padStart(4, "0")}-alice-t.md`), "utf8"))![1]!;
+  for (const key of ["a: b", "yes", "1", "#", "2026-01-01", "\x1b[31m"]) assert.equal(written(keys.indexOf(key) + 1), JSON.stringify(key), "as a YAML reader needs it");
   assert.match(ok(["post", "review", "--from", "alice", "--title", "t", "--body", "b", "--key", " \ta\n"]), /^posted #1 /, "space around it is no part of it");
   assert.match(ok(["post", "review", "--from", "alice", "--title", "t", "--body", "b", "--key", "a\x85"]), /^posted #1 /);
   for (const blank of ["", " ", "\n\t", "\x85", "\u2028 "]) assert.equal(chat(["post", "review", "--from", "alice", "--body", "b", "--key", blank]).status, 64, JSON.stringify(blank));

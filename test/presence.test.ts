@@ -270,6 +270,21 @@ test("status: in all channels of the root when none is named; twenty at once lea
   assert.deepEqual(fs.readdirSync(cursors("")), ["bob.status"]);
 });
 
+test("status: it is written as cursors are, under the agent's own lock", async (t) => {
+  const { root, cursors } = team(t);
+  const channel = openChannel(root, "r");
+  fs.mkdirSync(cursors("bob.lock"));
+  fs.writeFileSync(cursors("bob.lock/elsewhere.1.x.draft"), "");
+  const setting = setStatus(channel, "bob", { status: "busy", seconds: 60 });
+  assert.ok(!fs.existsSync(cursors("bob.status")));
+  await setStatus(channel, "carol", { status: "busy", seconds: 60 });
+  assert.equal(currentStatus(channel, "bob"), undefined);
+  fs.rmSync(cursors("bob.lock"), { recursive: true });
+  await setting;
+  assert.equal(currentStatus(channel, "bob")!.status, "busy");
+  assert.deepEqual(fs.readdirSync(cursors("")).sort(), ["bob.status", "carol.status"]);
+});
+
 test("status: a channel that has vanished is not made anew", async (t) => {
   const { root, at } = team(t);
   const channel = openChannel(root, "r");
@@ -289,6 +304,7 @@ test("presence: hostile .status and .wait files are nothing, and nothing in them
   const nothing: (string | (() => void))[] = [
     "", "garbage", "null", "[]", "3", '"x"', "{}", "\0\x01\xff", '{"status":1,"note":2}', `{"status":"a","note":"b","since":"${later}","until":"never"}`,
     JSON.stringify({ status: "busy", note: "x", since: later, until: stamp(Date.now() - 1000) }),
+    JSON.stringify({ status: "busy", note: "y".repeat(70_000), since: later, until: later }), JSON.stringify({ ...beat, for: "y".repeat(70_000) }),
     JSON.stringify({ ...beat, pid: "1" }), JSON.stringify({ ...beat, channels: "r" }), JSON.stringify({ ...beat, from: [1] }), JSON.stringify({ ...beat, host: null }), JSON.stringify({ ...beat, pid: -1 }),
   ];
   const make = (name: string): (string | (() => void))[] => [
@@ -322,6 +338,7 @@ test("presence: hostile .status and .wait files are nothing, and nothing in them
     assert.ok(text.length < 6000, `${text.length} characters`);
   }
   assert.doesNotMatch(ok(["roster", "r", "--json"]), /[\x1b\x07]/);
+  assert.deepEqual(agentsOf(openChannel(at(), "r")), ["alice", "bob"]);
   assert.equal(json()["bob"]!.seen === null, false);
 });
 
