@@ -648,7 +648,10 @@ function readAll(fd: number, size: number): Buffer {
 }
 
 /** The bytes of a regular file, or its first; never follows a link, never waits on a pipe. Throws the system's error. */
-function readRegular(file: string, most = Infinity): { bytes: Buffer; stat: fs.Stats } | "folder" | "link" | "special file" {
+function readRegular(
+  file: string,
+  most = Infinity,
+): { bytes: Buffer; stat: fs.Stats } | "folder" | "link" | "special file" {
   const { O_RDONLY, O_NOFOLLOW = 0, O_NONBLOCK = 0 } = fs.constants;
   let fd: number;
   try {
@@ -1129,7 +1132,8 @@ function wholeMeta(channel: Channel): Record<string, unknown> & { readonly membe
   if (!isUtf8(found.bytes)) return bad("is not valid UTF-8");
   const whole = parseObject(found.bytes.toString());
   const names = (whole["members"] ?? []) as string[];
-  if (!Array.isArray(names) || names.some((name) => typeof name !== "string")) return bad("has members that are no names");
+  if (!Array.isArray(names) || names.some((name) => typeof name !== "string"))
+    return bad("has members that are no names");
   return { ...whole, members: names };
 }
 
@@ -4692,10 +4696,11 @@ function torn(channel: Channel): string[] {
 function rosterLine(one: Presence & { readonly tasks: readonly string[] }): string {
   const { agent, last_post, seen, unread, waiting, status, tasks } = one;
   const silent = seen !== null && Date.now() - Date.parse(seen) >= SILENT_MS;
+  const seenLater = Date.parse(seen ?? "") - (Date.parse(last_post?.ts ?? "") || 0); // the same minute is said once
   const words = [
     seen === null ? "never seen here" : silent ? `silent since ${clockTime(seen)}, ${age(seen)}` : "",
     last_post === null ? "" : `last post #${last_post.seq} ${age(last_post.ts)}`,
-    seen === null || silent || last_post !== null ? "" : `seen ${age(seen)}`,
+    seen === null || silent || waiting !== null || seenLater < 60_000 ? "" : `seen ${age(seen)}`,
     unread === null ? "" : `${count(unread)} unread`,
     waiting === null
       ? ""
