@@ -23,6 +23,11 @@ function writer(actor: string, extra: Extra & { titles?: readonly string[]; as?:
   return { actor, does: "post", as: NAMES[actor]!, titles: ["hello"], ...extra };
 }
 
+/** Tries to post under one key, whoever else does. */
+function keyed(actor: string, extra: Extra & { body?: string } = {}): Role {
+  return { actor, does: "once", as: "ann", key: "k", body: "hello", ...extra };
+}
+
 function reader(actor: string, extra: Extra & { times?: number; only?: readonly number[] } = {}): Role {
   return { actor, does: "read", as: "rob", ...extra };
 }
@@ -121,6 +126,31 @@ function numbered(first = 1): (run: Run) => void {
     checkLeftovers(run);
     checkPace(run);
   };
+}
+
+/** One message under the key, whoever tried: told to all who asked for it, and to one of them that it is theirs. */
+function postedOnce(run: Run): void {
+  const posted = chat.lastMessages(run.channel, Infinity).messages.filter(({ key }) => key === "k");
+  assert.equal(posted.length, 1, `${posted.length} messages have the key`);
+  const { seq, body } = posted[0]!;
+  const [told, refused] = [actorsWho(run, "once").filter(isDone), actorsWho(run, "once").filter((a) => !isDone(a))];
+  const answers = told.map((actor) => valueOf(actor) as { seq: number; created: boolean });
+  assert.deepEqual(answers.map((answer) => answer.seq), answers.map(() => seq), "another number was told");
+  const killed = refused.some(({ state }) => state === "killed");
+  const makers = answers.filter(({ created }) => created).length + (killed && didPublish(run, "a") ? 1 : 0);
+  assert.equal(makers, 1, `${makers} posters made it`);
+  for (const { role, ended = {} } of refused.filter(({ state }) => state === "ended")) {
+    assert.ok(role.does === "once" && "code" in ended && ended.code === "other_content", JSON.stringify(ended));
+    assert.notEqual(`${role.body}\n`, body, "the same content was refused");
+  }
+  const others = told.filter(({ role }) => role.does === "once" && `${role.body}\n` !== body);
+  assert.deepEqual(others, [], "told that it was posted, and another text was");
+  checkLeftovers(run);
+  checkPace(run);
+}
+
+function didPublish({ steps }: Run, actor: string): boolean {
+  return steps.some((step) => step.actor === actor && (did(step, ...PUBLISHED) || did(step, "rename", /^\d+-/)));
 }
 
 /** The messages that were shown to a reader, in that order. */
@@ -271,6 +301,42 @@ test("lock: in a channel too large to list each time, writers never share a numb
   await sample(t, { title: "two in a large channel", ...large }, LONG ? 20_000 : 400);
   const suspend = { actor: "a", until: othersDid(...PUBLISHED) };
   await sample(t, { title: "one of two suspended in a large channel", ...large, suspend }, LONG ? 20_000 : 1_500);
+});
+
+// ---- keys ----------------------------------------------------------------------------------------------------------
+
+test("post: two posters of one key, in every order of their steps, make one message and are both told its number", async (t) => {
+  const check = postedOnce;
+  const other = keyed("b", { body: "goodbye" });
+  await explore(t, { title: "one key", roles: [keyed("a"), keyed("b")], check });
+  await explore(t, { title: "one key, another content", roles: [keyed("a"), other], check });
+  const roles = [keyed("a", unlinked), keyed("b", unlinked)];
+  await explore(t, { title: "one key without hard links", roles, check });
+  await sample(t, { title: "one key of three", roles: [keyed("a"), other, keyed("c")], check }, LONG ? 20_000 : 200);
+  const files = { "50000-ann-t.md": message(50_000, "ann", "hello") };
+  const large = { title: "one key in a large channel", roles: [keyed("a"), keyed("b"), writer("c")], files, check };
+  await sample(t, large, LONG ? 20_000 : 200);
+});
+
+test("post: a poster suspended at any step does not make a message anew that the thief of its lock has made", async (t) => {
+  const check = postedOnce;
+  const suspend = { actor: "a", until: othersDid(...PUBLISHED) };
+  const other = keyed("b", { body: "goodbye" });
+  await explore(t, { title: "one key, one suspended", roles: [keyed("a"), keyed("b")], suspend, check });
+  await explore(t, { title: "one key, another content, one suspended", roles: [keyed("a"), other], suspend, check });
+  const roles = [keyed("a", unlinked), keyed("b", unlinked)];
+  const renamed = { actor: "a", until: othersDid("rename", /^\d+-/) };
+  await explore(t, { title: "one key, one suspended without hard links", roles, suspend: renamed, check });
+  const thieves = [keyed("a", dead), keyed("b", dead)];
+  await sample(t, { title: "one key and two thieves", roles: thieves, check }, LONG ? 20_000 : 300);
+});
+
+test("post: after a poster killed at any step, who tries again under its key finds or makes the one message", async (t) => {
+  const ways = { "one key, killed": {}, "one key, killed and known dead": dead, "one key, killed without links": unlinked };
+  for (const [title, how] of Object.entries(ways)) {
+    const roles = [keyed("a", { kill: true, every: true, ...how }), keyed("b", { after: "a", ...how })];
+    await explore(t, { title, roles, check: postedOnce });
+  }
 });
 
 // ---- delivery ------------------------------------------------------------------------------------------------------

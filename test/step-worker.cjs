@@ -139,10 +139,17 @@ const ROLES = {
   async post(chat) {
     const files = [];
     for (const title of role.titles) {
-      const { message } = await chat.post(role.channel, { from: role.as, title, body: `${title} from ${role.actor}` });
-      files.push(message.file);
+      const { as: from, to, actor } = role;
+      const outgoing = { from, to, title, body: `${title} from ${actor}`, force: true };
+      files.push((await chat.post(role.channel, outgoing)).message.file);
     }
     return files;
+  },
+  /** Posts a message under a key; returns its number, and whether this call made it. */
+  async once(chat) {
+    const { as: from, key, body } = role;
+    const { message, created } = await chat.post(role.channel, { from, key, body });
+    return { seq: message.seq, created };
   },
   /** Shows what is new, or only the messages with the numbers in `only`, and marks it; as often as asked. */
   async read(chat) {

@@ -35,7 +35,8 @@ interface Part {
 /** What one actor does; step-worker.cjs has the functions. */
 export type Role = Part &
   (
-    | { readonly does: "post"; readonly as: string; readonly titles: readonly string[] }
+    | { readonly does: "post"; readonly as: string; readonly titles: readonly string[]; readonly to?: readonly string[] }
+    | { readonly does: "once"; readonly as: string; readonly key: string; readonly body: string }
     | { readonly does: "read"; readonly as: string; readonly times?: number; readonly only?: readonly number[] }
     | { readonly does: "claim"; readonly as: string; readonly task: string }
     | { readonly does: "put"; readonly file: string; readonly text: string }
