@@ -1914,24 +1914,21 @@ interface Heartbeat {
 const beatPath = (channel: Channel, agent: string): string => path.join(channel.path, ".cursors", `${agent}.wait`);
 
 /**
- * Writes a heartbeat, or touches it by writing the same; returns when, by the clock that dates it, which may be a
- * server's. It is a courtesy: where it cannot be, nothing is said.
+ * Writes a heartbeat, or touches it by writing it anew; whole or not at all, as two sessions under one name may meet.
+ * Returns when, by the clock that dates it, which may be a server's. It is a courtesy: where it cannot be, nothing is
+ * said. Who dies here leaves what goes with the next stolen cursor lock.
  */
 function writeBeat(channel: Channel, agent: Name, text: string): number | undefined {
-  const { O_WRONLY, O_CREAT, O_TRUNC, O_NOFOLLOW = 0, O_NONBLOCK = 0 } = fs.constants;
   const file = beatPath(channel, agent);
-  const change = readIfPossible(file, SAID_MAX) === text ? 0 : O_TRUNC; // a reader never finds the same text cut short
+  const draft = path.join(path.dirname(file), `${agent}.lock.${nonce()}`);
   try {
     makeCursors(channel);
-    const fd = fs.openSync(file, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | change);
-    try {
-      if (!fs.fstatSync(fd).isFile()) return undefined;
-      writeAll(fd, text);
-      return fs.fstatSync(fd).mtimeMs;
-    } finally {
-      fs.closeSync(fd);
-    }
+    fs.writeFileSync(draft, text, { flag: "wx" });
+    const { mtimeMs } = fs.statSync(draft);
+    persistently(() => fs.renameSync(draft, file));
+    return mtimeMs;
   } catch {
+    removeAtLast(fs.unlinkSync, draft);
     return undefined; // not for us to write, or no space: the wait goes on
   }
 }
@@ -2584,8 +2581,10 @@ function whoWaits(waiter: Waiter): Map<string, Heartbeat> | undefined {
     if (dated === undefined) return undefined; // no clock to judge the others by
     const now = dated + monotonic() - waiter.beatAt;
     const near = waitingOn(waiter, channel, now, () => readersOf(channel)); // without opening every message
-    const waits = near && waitingOn(waiter, channel, now, () => agentsOf(channel));
-    if (waits === undefined || [...waits.keys()].some((name) => hasUnread(channel, name as Name))) return undefined;
+    if (near === undefined || [...near.keys()].some((name) => hasUnread(channel, name as Name))) return undefined;
+    // Once more, or somebody might have been shown a message, and ended its wait, before we looked what is unread.
+    const waits = waitingOn(waiter, channel, now, () => agentsOf(channel));
+    if (waits === undefined || [...waits.keys()].some((name) => !near.has(name))) return undefined;
     for (const [name, other] of waits) all.set(name, other);
   }
   return all;

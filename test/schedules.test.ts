@@ -7,7 +7,7 @@ import path from "node:path";
 import { after, test } from "node:test";
 import type * as Chat from "../chat.ts";
 import { close, DEAD_PID, explore, LONG, PROGRAM, sample, stage } from "./steps.ts";
-import type { Actor, Role, Run, Step } from "./steps.ts";
+import type { Actor, Role, Run, Step, Wish } from "./steps.ts";
 
 const chat = createRequire(import.meta.url)(PROGRAM) as typeof Chat;
 
@@ -19,7 +19,10 @@ type Extra = Partial<Pick<Role, "after" | "kill" | "every" | "pid" | "links" | "
 
 const NAMES: Readonly<Record<string, string>> = { a: "ann", b: "bob", c: "cid" };
 
-function writer(actor: string, extra: Extra & { titles?: readonly string[]; as?: string } = {}): Role {
+function writer(
+  actor: string,
+  extra: Extra & { titles?: readonly string[]; as?: string; to?: readonly string[] } = {},
+): Role {
   return { actor, does: "post", as: NAMES[actor]!, titles: ["hello"], ...extra };
 }
 
@@ -30,6 +33,10 @@ function keyed(actor: string, extra: Extra & { body?: string } = {}): Role {
 
 function reader(actor: string, extra: Extra & { times?: number; only?: readonly number[] } = {}): Role {
   return { actor, does: "read", as: "rob", ...extra };
+}
+
+function waiter(actor: string, as: string, extra: Extra & Wish & { timeout?: number }): Role {
+  return { actor, does: "wait", as, timeout: 30, ...extra };
 }
 
 function claimer(actor: string, extra: Extra & { as?: string } = {}): Role {
@@ -312,10 +319,10 @@ test("post: two posters of one key, in every order of their steps, make one mess
   await explore(t, { title: "one key, another content", roles: [keyed("a"), other], check });
   const roles = [keyed("a", unlinked), keyed("b", unlinked)];
   await explore(t, { title: "one key without hard links", roles, check });
-  await sample(t, { title: "one key of three", roles: [keyed("a"), other, keyed("c")], check }, LONG ? 20_000 : 200);
+  await sample(t, { title: "one key of three", roles: [keyed("a"), other, keyed("c")], check }, LONG ? 20_000 : 100);
   const files = { "50000-ann-t.md": message(50_000, "ann", "hello") };
   const large = { title: "one key in a large channel", roles: [keyed("a"), keyed("b"), writer("c")], files, check };
-  await sample(t, large, LONG ? 20_000 : 200);
+  await sample(t, large, LONG ? 20_000 : 100);
 });
 
 test("post: a poster suspended at any step does not make a message anew that the thief of its lock has made", async (t) => {
@@ -328,7 +335,7 @@ test("post: a poster suspended at any step does not make a message anew that the
   const renamed = { actor: "a", until: othersDid("rename", /^\d+-/) };
   await explore(t, { title: "one key, one suspended without hard links", roles, suspend: renamed, check });
   const thieves = [keyed("a", dead), keyed("b", dead)];
-  await sample(t, { title: "one key and two thieves", roles: thieves, check }, LONG ? 20_000 : 300);
+  await sample(t, { title: "one key and two thieves", roles: thieves, check }, LONG ? 20_000 : 200);
 });
 
 test("post: after a poster killed at any step, who tries again under its key finds or makes the one message", async (t) => {
@@ -366,6 +373,129 @@ test("cursor: two readers under one name never undo each other's marks", async (
   await explore(t, { title: "one of two readers suspended", roles: each, files, suspend, check: delivered });
   const wrong = { ...files, ".cursors/rob.txt": "99" };
   await explore(t, { title: "two readers with a wrong cursor", roles: each, files: wrong, check: delivered });
+});
+
+// ---- heartbeats ----------------------------------------------------------------------------------------------------
+
+const beatOf = ({ channel }: Run, name: string): string => path.join(channel.path, ".cursors", `${name}.wait`);
+const BEATEN = ["rename", /\.wait$/] as const;
+const UNBEATEN = ["unlink", /\.wait$/] as const;
+
+/** The error that an actor's wait ended with; undefined: a message came. */
+function codeOf({ ended = {} }: Actor): string | undefined {
+  return "code" in ended ? ended.code : undefined;
+}
+
+/** Whoever waits for a message that is written is shown it at the next look, and leaves no heartbeat. */
+function woken(run: Run): void {
+  const messages = chat.lastMessages(run.channel, Infinity).messages.map(({ file }) => file);
+  for (const actor of actorsWho(run, "wait")) assert.deepEqual(valueOf(actor), messages, "it was not woken");
+  checkLeftovers(run);
+  checkPace(run);
+}
+
+/** Of two waits under one name, the one that goes on has taken the heartbeat back before it ends, and none is left. */
+function takenBack(run: Run): void {
+  const [gone, other] = actorsWho(run, "wait");
+  assert.ok(isDone(gone!), codeOf(gone!));
+  assert.equal(codeOf(other!), "timeout");
+  const lastOf = (actor: string): number => run.steps.findLastIndex((step) => step.actor === actor);
+  const later = run.steps.slice(lastOf("r")).filter((step) => step.actor === "s");
+  const beats = later.filter((step) => did(step, ...BEATEN) || did(step, ...UNBEATEN));
+  assert.ok(beats.length >= 2 && did(beats.at(-1)!, ...UNBEATEN), "it had no heartbeat any more when it ended");
+  checkLeftovers(run);
+}
+
+/** What a killed wait leaves names a process that is gone, and is not believed for that reason alone. */
+function disbelieved(run: Run): void {
+  const [killed] = actorsWho(run, "wait");
+  if (killed!.state !== "killed") assert.equal(codeOf(killed!), "timeout");
+  const names = fs.readdirSync(path.dirname(beatOf(run, "rob")));
+  const left = names.filter((name) => name !== "rob.wait" && !/^rob\.lock\.\w+$/.test(name));
+  assert.deepEqual(left, [], "something was left behind");
+  if (killed!.state !== "killed") assert.deepEqual(names, []);
+  if (!names.includes("rob.wait")) return;
+  const text = fs.readFileSync(beatOf(run, "rob"), "utf8");
+  const waits = (pid: number): boolean => {
+    fs.writeFileSync(beatOf(run, "rob"), text.replace(`"pid":${DEAD_PID}`, `"pid":${pid}`)); // touched just now
+    return chat.presence(run.channel, ["rob"])[0]!.waiting !== null;
+  };
+  assert.deepEqual([waits(DEAD_PID), waits(process.pid)], [false, true]);
+}
+
+/** A wait that had to wait leaves nothing, though one under its name was killed before. */
+function leftNothing(run: Run): void {
+  assert.equal(codeOf(actorsWho(run, "wait").at(-1)!), "timeout");
+  checkLeftovers(run);
+}
+
+test("heartbeat: whoever waits goes on to the message, whenever it is written, and leaves no heartbeat", async (t) => {
+  const from = ["ann"];
+  const roles = [waiter("r", "rob", { from }), writer("a")];
+  await explore(t, { title: "a waiter and a writer", roles, check: woken });
+  const both = [...roles, waiter("s", "rob", { from: ["ann", "bob"] })];
+  const two = { title: "two waiters under one name and a writer", roles: both, check: woken };
+  if (LONG) await explore(t, { ...two, title: `${two.title} in few turns`, preemptions: 1 });
+  await sample(t, two, LONG ? 20_000 : 200);
+});
+
+test("heartbeat: of two waits under one name, the one that goes on has a heartbeat again, and none is left", async (t) => {
+  const roles = [waiter("r", "rob", { from: ["ann"] }), writer("a"), waiter("s", "rob", { from: ["bob"], timeout: 12 })];
+  const scenario = { title: "two waiters, one goes on", roles, check: takenBack };
+  if (LONG) await explore(t, { ...scenario, title: `${scenario.title} in few turns`, preemptions: 1 });
+  await sample(t, scenario, LONG ? 20_000 : 200);
+});
+
+test("heartbeat: a wait killed at any step leaves at most one that is not believed, and the next wait removes it", async (t) => {
+  const killed = waiter("r", "rob", { from: ["ann"], timeout: 8, kill: true, every: true, ...dead });
+  await explore(t, { title: "a waiter killed", roles: [killed], check: disbelieved });
+  const roles = [killed, waiter("s", "rob", { from: ["ann"], timeout: 8, after: "r" })];
+  await explore(t, { title: "a waiter killed, and the next", roles, check: leftNothing });
+});
+
+// ---- who waits for whom --------------------------------------------------------------------------------------------
+
+/** Of those who wait for each other alone, one is told; the other then sees that nobody waits any more. */
+function toldStuck(run: Run): void {
+  const codes = actorsWho(run, "wait").map(codeOf);
+  assert.deepEqual(codes.filter((code) => code !== "stuck" && code !== "timeout"), []);
+  assert.ok(codes.includes("stuck"), "nobody was told");
+  checkLeftovers(run);
+}
+
+/** `stuck` was decided, if at all, on a look at the partner's mail before there was any. */
+function neverTooLate(run: Run): void {
+  const [ann] = actorsWho(run, "wait");
+  const isOwn = ({ actor, call }: Step, op: string, file: string) =>
+    actor === "a" && call.op === op && call.files[0] === file;
+  const opened = run.steps.findLastIndex((step) => isOwn(step, "open", ".cursors/bob.txt"));
+  const lastLook = run.steps.findIndex((step, i) => i > opened && isOwn(step, "readdir", ""));
+  const posted = run.steps.findIndex((step) => did(step, ...PUBLISHED));
+  if (codeOf(ann!) === "stuck") assert.ok(lastLook < posted, "told stuck, and the partner had unread mail");
+  else assert.equal(codeOf(ann!), "timeout");
+  checkLeftovers(run);
+}
+
+const ann = waiter("a", "ann", { from: ["bob"] });
+
+test("stuck: of two who wait for each other, one at least is told, in every order", async (t) => {
+  const roles = [ann, waiter("b", "bob", { from: ["ann"] })];
+  const scenario = { title: "two who wait for each other", roles, check: toldStuck };
+  await explore(t, { ...scenario, title: `${scenario.title} in few turns`, preemptions: 1 });
+  await sample(t, { ...scenario, span: 200 }, LONG ? 5_000 : 100);
+});
+
+test("stuck: nobody is told so whose partner has unread mail", async (t) => {
+  const third = writer("c", { to: ["bob"] });
+  const wishes = { "mail that the partner waits for": { status: "discussion", marks: true }, "mail beside it": { from: ["ann"] } };
+  for (const [title, wish] of Object.entries(wishes)) {
+    const roles = [ann, waiter("b", "bob", wish), third];
+    await sample(t, { title, roles, jumps: 4, span: 200, check: neverTooLate }, LONG ? 5_000 : 150);
+  }
+  const roles = [ann, waiter("b", "bob", wishes["mail that the partner waits for"]), third];
+  const scenario = { title: "mail shown between two looks", roles, jumps: 1, check: neverTooLate };
+  const looking = [["b", "sleep"], ["a", "sleep"], ["a", "open .cursors/bob.txt"]] as const; // it saw that bob waits
+  await stage(t, scenario, ...looking, ["c", end], ["b", end], ["a", end]);
 });
 
 // ---- tasks ---------------------------------------------------------------------------------------------------------

@@ -52,9 +52,9 @@ function step(op, ...paths) {
  */
 function isPrivate(op, [file, how]) {
   if (typeof file === "number") return true;
-  const shared = role.links === false ? /\.(txt|newest|md)$/ : /\.(txt|newest)$/;
+  const shared = role.links === false ? /\.(txt|newest|wait|md)$/ : /\.(txt|newest|wait)$/;
   if (op === "openSync") return how !== "wx" && !shared.test(file);
-  if (op === "readdirSync") return role.does === "read" && file === path.join(role.channel.path, "_seq.lock");
+  if (op === "readdirSync") return /^(read|wait)$/.test(role.does) && file === path.join(role.channel.path, "_seq.lock");
   return /^(mkdir|stat)Sync$/.test(op) && path.basename(file) === ".cursors";
 }
 
@@ -128,6 +128,14 @@ function patch() {
     queueMicrotask(callback);
   };
   Atomics.wait = (...args) => (role === undefined ? waitFor(...args) : "timed-out"); // a pause lets time pass, no more
+  const Day = Date;
+  const today = (given) => (role === undefined || given.length > 0 ? given : [1e3 + clock[NOW]]); // as `stamp` has it
+  globalThis.Date = class extends Day {
+    constructor(...given) {
+      super(...today(given));
+    }
+    static now = () => (role === undefined ? Day.now() : today([])[0]);
+  };
   process.hrtime = () => [Math.floor(clock[NOW] / 1e3), Math.round((clock[NOW] % 1e3) * 1e6)];
   Object.defineProperty(process, "pid", { get: () => role?.pid ?? pid });
 }
@@ -159,6 +167,13 @@ const ROLES = {
       for (const message of shown) step("show", message.path);
       await chat.mark(batch, shown);
     }
+  },
+  /** Waits, with a filter or without; returns the files of what came, marked where it is to be. */
+  async wait(chat) {
+    const { from, status, timeout } = role;
+    const batches = await chat.wait([role.channel], role.as, { from, status, timeout });
+    for (const batch of role.marks ? batches : []) await chat.mark(batch, batch.messages);
+    return batches.flatMap(({ messages }) => messages.map(({ file }) => file));
   },
   /** Takes a task; returns its file. */
   async claim(chat) {

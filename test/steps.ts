@@ -32,12 +32,20 @@ interface Part {
   readonly torn?: boolean; // its listings of the channel are no snapshots
 }
 
+/** What a wait is for. */
+export interface Wish {
+  readonly marks?: boolean; // what came
+  readonly from?: readonly string[];
+  readonly status?: string;
+}
+
 /** What one actor does; step-worker.cjs has the functions. */
 export type Role = Part &
   (
     | { readonly does: "post"; readonly as: string; readonly titles: readonly string[]; readonly to?: readonly string[] }
     | { readonly does: "once"; readonly as: string; readonly key: string; readonly body: string }
     | { readonly does: "read"; readonly as: string; readonly times?: number; readonly only?: readonly number[] }
+    | ({ readonly does: "wait"; readonly as: string; readonly timeout: number } & Wish)
     | { readonly does: "claim"; readonly as: string; readonly task: string }
     | { readonly does: "put"; readonly file: string; readonly text: string }
   );
@@ -49,6 +57,7 @@ export interface Scenario {
   /** Somebody who, once another has gone on after its first step, is suspended until something has happened. */
   readonly suspend?: { readonly actor: string; readonly until: (run: Run) => boolean };
   readonly jumps?: number; // how often 5 s may pass for a sleeper although somebody could go on
+  readonly span?: number; // of a schedule by chance: about how many steps it has
   readonly preemptions?: number; // how often one who could go on may have to stop for another
   readonly check: (run: Run) => void; // throws where a schedule came out wrong
 }
@@ -321,10 +330,15 @@ function footprint({ actors }: Run, step: Step): Footprint {
   return { actor, reads, writes };
 }
 
-/** A lock is one place, each actor's draft in it another. Listings of the channel are never searched for the lock. */
+/**
+ * A lock is one place, each actor's draft in it another. Listings of the channel are never searched for the lock, those
+ * of the cursors only for stolen locks and for heartbeats.
+ */
 function placesOf(file: string, drafts: readonly string[]): string[] {
   if (file === "") return ["messages", "tasks", "graves"];
-  if (file === ".cursors" || /\.lock\.[^/]*$/.test(file)) return ["graves"]; // stolen locks, and who looks for them
+  if (file === ".cursors") return ["graves", "heartbeats"];
+  if (file.endsWith(".wait")) return [file, "heartbeats"];
+  if (/\.lock\.[^/]*$/.test(file)) return ["graves"]; // stolen locks, and what goes with them
   if (/^\d+-/.test(file)) return ["messages"];
   if (file.startsWith("task-")) return ["tasks"];
   const lock = /^(.*\.lock)(\/.*)?$/.exec(file)?.[1];
@@ -389,9 +403,9 @@ function everySchedule(): Policy & { next(): boolean } {
  * it falls to the lowest. So long suspensions come up, as they never do where every step is a toss of a coin
  * (Burckhardt et al., A randomized scheduler with probabilistic guarantees of finding bugs, 2010).
  */
-function byChance(chance: () => number): Policy {
+function byChance(chance: () => number, steps = 60): Policy {
   const ranks = new Map<string, number>();
-  const span = 8 + chance() * 60; // a schedule has about as many steps
+  const span = 8 + chance() * steps;
   const falls = new Set(Array.from({ length: 5 }, () => Math.floor(chance() * span)));
   const rank = (actor: string): number => ranks.get(actor) ?? ranks.set(actor, chance()).get(actor)!;
   const highest = (choices: readonly Choice[]): string =>
@@ -464,7 +478,7 @@ export async function explore(t: TestContext, scenario: Scenario): Promise<void>
 export async function sample(t: TestContext, scenario: Scenario, schedules: number): Promise<void> {
   if (!(await isWanted(t, scenario))) return;
   const [chance, since] = [random(SEED), Date.now()];
-  for (let left = schedules; left > 0; left--) await perform(scenario, byChance(chance));
+  for (let left = schedules; left > 0; left--) await perform(scenario, byChance(chance, scenario.span));
   report(t, scenario, schedules, `sampled, SEED=${SEED}`, since);
 }
 
