@@ -1007,15 +1007,26 @@ const NO_META: Meta = { members: [], topic: "", created: "", problem: undefined 
  * saying why. Throws `gone`.
  */
 export function readMeta(channel: Channel): Meta {
-  return explaining(`read ${quoted(metaPath(channel.path))}`, () => {
-    try {
-      const found = readRegular(metaPath(channel.path));
-      return typeof found === "string" ? { ...NO_META, problem: `is a ${found}` } : parseMeta(found.bytes.toString());
-    } catch (error) {
-      if (!isCode(error, "ENOENT")) return { ...NO_META, problem: `could not be read (${codeOf(error)})` };
-      throw new ChatError("gone", `the channel ${channel.path} is gone`, "agent-chat channels");
-    }
-  });
+  try {
+    return metaIn(metaFile(channel));
+  } catch (error) {
+    if (error instanceof ChatError) throw error;
+    return { ...NO_META, problem: `could not be read (${codeOf(error)})` };
+  }
+}
+
+/** The file that says it, as found. Throws `gone`, or the system's error. */
+function metaFile(channel: Channel): ReturnType<typeof readRegular> {
+  try {
+    return readRegular(metaPath(channel.path));
+  } catch (error) {
+    if (!isCode(error, "ENOENT")) throw error;
+    throw new ChatError("gone", `the channel ${channel.path} is gone`, "agent-chat channels");
+  }
+}
+
+function metaIn(found: ReturnType<typeof readRegular>): Meta {
+  return typeof found === "string" ? { ...NO_META, problem: `is a ${found}` } : parseMeta(found.bytes.toString());
 }
 
 function parseMeta(text: string): Meta {
@@ -1126,9 +1137,9 @@ function wholeMeta(channel: Channel): Record<string, unknown> & { readonly membe
     const message = `${quoted(metaPath(channel.path))} ${problem}: nothing was changed`;
     throw new ChatError("bad_meta", message, "mend the file first: it is one JSON object");
   };
-  const { problem } = readMeta(channel);
-  const found = problem === undefined ? readRegular(metaPath(channel.path)) : bad(problem);
-  if (typeof found === "string") return bad(`is a ${found}`);
+  const found = metaFile(channel);
+  const { problem } = metaIn(found);
+  if (typeof found === "string" || problem !== undefined) return bad(problem!);
   if (!isUtf8(found.bytes)) return bad("is not valid UTF-8");
   const whole = parseObject(found.bytes.toString());
   const names = (whole["members"] ?? []) as string[];
@@ -1223,6 +1234,13 @@ function inspect(channel: Channel, entry: Entry): Finding {
       reason: `could not be read (${codeOf(error)})`,
     };
   }
+}
+
+/** The same; throws the system's error where the file cannot be read. */
+function inspectReadable(channel: Channel, entry: Entry): Finding {
+  const finding = inspect(channel, entry);
+  if (finding.kind === "unreadable") throw finding.error;
+  return finding;
 }
 
 /** The highest number in use, 0 for none: a file that only claims a high number does not count (SPEC 5.6). */
@@ -2160,8 +2178,7 @@ export function agentsOf(channel: Channel): string[] {
 }
 
 /** Whom a message is for: its recipients, else the members; in an open channel those who were ever there. */
-function addressees(channel: Channel, { from, to }: Message): string[] {
-  const { members } = readMeta(channel);
+function addressees(channel: Channel, { from, to }: Message, { members } = readMeta(channel)): string[] {
   const all = to.length > 0 ? to : members.length > 0 ? members : agentsOf(channel);
   return all.filter((name) => foldName(name) !== foldName(from));
 }
@@ -2186,14 +2203,15 @@ export interface Receipt {
  */
 export function receipts(channel: Channel, seq: number): Receipt[] {
   return explaining(`see who was shown #${seq}`, () => {
+    const meta = metaIn(metaFile(channel)); // what cannot be read is an error here: it would be taken for a fact
     const found = findMessages(channel, seq).map((message) => {
-      const all = addressees(channel, message);
+      const all = addressees(channel, message, meta);
       const cursors = all.map((name) => openReader(channel, cursorNameOf(channel, foldName(name))).cursor);
       return { message, all, cursors };
     });
     const { entries } = listMessages(channel); // after the cursors, which it is to judge
     const [shared, newest] = [sharedNumbers(channel, entries), highest(channel, entries)];
-    const replied = repliesTo(channel, seq, entries);
+    const replied = repliesTo(channel, seq, entries, inspectReadable);
     return found.map(({ message, all, cursors }) => {
       const { file, path: full, from, title } = message;
       const wasShown = (_: string, i: number): boolean => holds(doubt(cursors[i]!, newest).cursor, message, shared);
@@ -2205,10 +2223,10 @@ export function receipts(channel: Channel, seq: number): Receipt[] {
 }
 
 /** The answers to a message: they have higher numbers. */
-function repliesTo(channel: Channel, seq: number, entries: readonly Entry[]): Receipt["replied"] {
+function repliesTo(channel: Channel, seq: number, entries: readonly Entry[], open = inspect): Receipt["replied"] {
   const later = entries.filter((entry) => entry.seq > seq);
   return later.flatMap((entry) => {
-    const finding = inspect(channel, entry);
+    const finding = open(channel, entry);
     if (finding.kind !== "message" || finding.message.reply_to !== seq) return [];
     return [{ from: finding.message.from, seq: entry.seq, file: entry.file }];
   });
@@ -2556,7 +2574,7 @@ function aimOf({ from, reply, status, priority, each }: Waiting): string {
 function assertHope(waiter: Waiter): void {
   const now = monotonic();
   if (!isFiltered(waiter.how) || now < waiter.doubtAt) return;
-  const waits = hopefully(() => whoWaits(waiter));
+  const waits = whoSurelyWaits(waiter);
   waiter.doubtAt = monotonic() + Math.max(DOUBT_MS, DOUBT_SHARE * (monotonic() - now)); // a long channel costs little
   const who = waits && JSON.stringify([...waits].map(([name, { pid, since }]) => [name, pid, since]));
   if (who === undefined) waiter.suspicion = undefined;
@@ -2564,12 +2582,13 @@ function assertHope(waiter: Waiter): void {
   else if (now - waiter.suspicion.since >= STUCK_MS) throw stuckError(waiter, waits!);
 }
 
-/** What cannot be told is no reason to give up: if the channel is gone, the next look says so. */
-function hopefully<T>(judge: () => T): T | undefined {
+/** The same as `whoWaits`, and undefined where that cannot be found out: for that no wait fails. */
+function whoSurelyWaits(waiter: Waiter): ReturnType<typeof whoWaits> {
   try {
-    return judge();
-  } catch {
-    return undefined;
+    return explaining("see who waits", () => whoWaits(waiter));
+  } catch (error) {
+    if (!(error instanceof ChatError)) throw error;
+    return undefined; // what does not pass is said by the next look at the channel
   }
 }
 

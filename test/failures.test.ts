@@ -30,6 +30,7 @@ let nested = false; // a call that Node makes inside another is no call of ours
 let calls: string[] = []; // what the operation called
 let failed: string[] = []; // what of that was made to fail, as "call 7, openSync"
 let standard: readonly number[] = []; // the files that stand in for stdin, stdout and stderr
+let whenAsleep: ((slept: number) => void) | undefined; // what others do while an operation sleeps
 
 function wrapped(name: string, real: SystemCall): SystemCall {
   return (first, ...rest) => {
@@ -49,7 +50,7 @@ function fail(name: string, real: SystemCall, args: unknown[], code: string): un
   if (code === SHORT) return shorten(name, real, args);
   if (code.startsWith(LATE)) real(...args);
   code = code.replace(LATE, "");
-  failed.push(`call ${calls.length}, ${name}`);
+  failed.push(`call ${calls.length}, ${name} ${typeof args[0] === "string" ? args[0] : ""}`);
   if (name === "existsSync") return false; // its way to fail
   if (name === "closeSync") real(...args); // Linux closes the file even where it reports an error
   if (name === "writeFileSync" && ["ENOSPC", "EIO"].includes(code)) real(args[0], half(String(args[1])), args[2]);
@@ -90,15 +91,16 @@ async function underPlan<T>(how: Plan, body: () => Promise<T>): Promise<T> {
     real.hrtime()[1] + (slept % 1000) * 1e6,
   ];
   process.hrtime = Object.assign(hrtime, { bigint: real.hrtime.bigint });
-  globalThis.setTimeout = ((step: () => void, ms = 0) => (
-    (slept += ms),
-    setImmediate(step)
-  )) as unknown as typeof setTimeout;
+  globalThis.setTimeout = ((step: () => void, ms = 0) => {
+    slept += ms;
+    offPlan(() => whenAsleep?.(slept));
+    return setImmediate(step);
+  }) as unknown as typeof setTimeout;
   [plan, calls, failed] = [how, [], []];
   try {
     return await body();
   } finally {
-    plan = undefined;
+    [plan, whenAsleep] = [undefined, undefined];
     Object.assign(process, { hrtime: real.hrtime });
     globalThis.setTimeout = real.setTimeout;
   }
@@ -162,8 +164,9 @@ function makeChannel(world: World): void {
   fs.writeFileSync(cursorFile(world), "1");
 }
 
-function addMessage({ folder }: World, seq: number, from: string, to: string): void {
-  const head = `---\nseq: ${seq}\nfrom: ${from}\nto: ${to}\nchannel: talk\nts: 2026-01-02T03:04:05+00:00\nstatus: discussion\ntitle: Hello\n---\n`;
+function addMessage({ folder }: World, seq: number, from: string, to: string, reply?: number): void {
+  const answered = reply === undefined ? "" : `reply_to: ${reply}\n`;
+  const head = `---\nseq: ${seq}\nfrom: ${from}\nto: ${to}\n${answered}channel: talk\nts: 2026-01-02T03:04:05+00:00\nstatus: discussion\ntitle: Hello\n---\n`;
   fs.writeFileSync(path.join(folder, `${String(seq).padStart(4, "0")}-${from}-hello.md`), head + TEXT);
 }
 
@@ -216,6 +219,9 @@ interface Report {
   failure?: { readonly code: string; readonly message: string };
   seq?: number; // of what was posted
   already?: boolean; // of what was claimed
+  created?: boolean; // of what was posted under a key
+  waited?: boolean; // the wait has come to its end
+  rows?: readonly unknown[]; // that a command printed
   seen: readonly string[]; // the files of the messages that were shown
   notes: string;
 }
@@ -275,7 +281,7 @@ function reportOf(exit: number, stdout: string, stderr: string): Report {
   const error = (wholeLines(stderr) as { error?: { code: string; message: string } }[]).find(
     (line) => line.error !== undefined,
   )?.error;
-  const report: Report = { ...rows.at(-1), seen: rows.flatMap(({ file }) => file ?? []), notes: stderr };
+  const report: Report = { ...rows.at(-1), rows, seen: rows.flatMap(({ file }) => file ?? []), notes: stderr };
   if (exit === 0) assert.equal(error, undefined, "an error and exit 0");
   else assert.equal(exit, 1, `exit ${exit}: ${stderr}`);
   if (exit !== 0) assert.ok(error !== undefined, `exit ${exit} without an error: ${stderr}`);
@@ -518,6 +524,239 @@ const initCommand: Operation = {
   act: commandLine(() => ["init", "talk", "--members", "bob"]),
 };
 
+// ---- keys, questions, members, presence ----------------------------------------------------------------------------
+
+const KEYED = { from: "alice", to: ["bob"], title: "hello", body: TEXT, key: "k" };
+
+const postKeyed = library(async ({ channel }, report) => {
+  const { message, created } = await core.post(channel, KEYED);
+  Object.assign(report, { seq: message.seq, created });
+});
+
+/** Whatever became of the first try, the next under the same key leaves one message, and says which it is. */
+async function judgeKey(world: World, report: Report): Promise<void> {
+  const there = newest(world);
+  assert.equal(there, wasDone(report) ? 5 : world.last, "what is there is not what was said");
+  const again = await cleanly(() => core.post(world.channel, KEYED));
+  assert.deepEqual([again.message.seq, again.created], [5, there === 4]);
+  await judgeNumber(world, 6);
+}
+
+const postKey: Operation = { name: "post with a key", prepare: fillWorld, act: postKeyed, judge: judgeKey };
+
+const postKeyAgain: Operation = {
+  name: "post with a key, again",
+  last: 5,
+  async prepare(world) {
+    fillWorld(world);
+    await cleanly(() => core.post(world.channel, KEYED));
+  },
+  act: postKeyed,
+  async judge(world, report) {
+    assert.ok(report.failure !== undefined || report.created === false, "it is said to be new");
+    await judgeKey(world, report);
+  },
+};
+
+/** A question of bob's to alice, whose answer is there before he looks, or comes while he waits. */
+function askOf(name: string, when: "at once" | "later"): Operation {
+  return {
+    name,
+    prepare: fillWorld,
+    act: library(async (world, report) => {
+      const onPosted = ({ message }: { message: { seq: number } }): void => {
+        Object.assign(report, { seq: message.seq, waited: false });
+        const answer = (): void => addMessage(world, message.seq + 1, "alice", "bob", message.seq);
+        if (when === "at once") offPlan(answer);
+        else whenAsleep = (slept) => slept >= 6000 && !report.waited && !answered(world) && answer();
+      };
+      const how = { timeout: 60, interval: 2, onPosted, onNote: (note: string) => (report.notes += `${note}\n`) };
+      const question = { from: "bob", to: ["alice"], title: "hello", body: TEXT };
+      await showWaited(await core.ask(world.channel, question, how), report);
+    }),
+    async judge(world, report) {
+      await judgeWait(world, report, answered(world) ? [...NEW, "0006-alice-hello.md"] : NEW);
+      if (answered(world)) await judgeNumber(world, 7);
+      else await judgeNumber(world, report.seq === undefined ? 5 : 6);
+    },
+  };
+}
+
+const answered = ({ folder }: World): boolean => fs.existsSync(path.join(folder, "0006-alice-hello.md"));
+
+async function showWaited(batches: readonly Batch[], report: Report): Promise<void> {
+  report.waited = true;
+  const { notes } = report;
+  for (const batch of batches) await showAndMark(batch, report);
+  report.notes += notes;
+}
+
+/** A wait with a filter, which first keeps a heartbeat; what it is for comes after it has touched it once. */
+const waitFiltered: Operation = {
+  name: "a filtered wait that first has to wait",
+  prepare: fillWorld,
+  act: library(async (world, report) => {
+    report.waited = false;
+    whenAsleep = (slept) => {
+      const late = slept >= 6000 && !fs.existsSync(path.join(world.folder, "0005-carol-hello.md"));
+      if (late) addMessage(world, 5, "carol", "bob");
+    };
+    const how = { from: ["carol"], timeout: 60, interval: 2, onNote: (note: string) => (report.notes += `${note}\n`) };
+    await showWaited(await core.wait([world.channel], "bob", how), report);
+  }),
+  async judge(world, report) {
+    const came = fs.existsSync(path.join(world.folder, "0005-carol-hello.md"));
+    await judgeWait(world, report, came ? [...NEW, "0005-carol-hello.md"] : NEW);
+    await judgeNumber(world, came ? 6 : 5);
+  },
+};
+
+/** Carol waits for bob, and has nothing unread. */
+const waitStuck: Operation = {
+  name: "a wait that ends stuck",
+  prepare(world) {
+    fillWorld(world);
+    const cursors = path.join(world.folder, ".cursors");
+    const beat = { pid: process.pid, host: HOST, since: "", until: "", channels: ["talk"], for: "bob", from: ["bob"] };
+    fs.writeFileSync(path.join(cursors, "carol.txt"), "4");
+    fs.writeFileSync(path.join(cursors, "carol.wait"), JSON.stringify(beat));
+  },
+  act: library(async ({ channel }, report) => {
+    report.waited = false;
+    const onNote = (note: string): string => (report.notes += `${note}\n`);
+    await core.wait([channel], "bob", { from: ["carol"], timeout: 60, interval: 1, onNote });
+  }),
+  async judge(world, report) {
+    assert.ok(report.failure !== undefined, "it ended as if something had come");
+    assert.ok(fs.existsSync(path.join(world.folder, ".cursors", "carol.wait")), "another's heartbeat was removed");
+    await judgeWait(world, report, NEW);
+    await judgeNumber(world, 5);
+  },
+};
+
+/** What a wait does for others' sake: its heartbeat, and the look at who else waits. */
+const isCourtesy = (what: string): boolean => /\.(wait|txt)$|bob\.lock\.\w{10}$|\.cursors$/.test(what);
+
+async function judgeWait(world: World, report: Report, fresh: readonly string[]): Promise<void> {
+  const { failure, waited } = report;
+  const excused = failed.some((what) => !isCourtesy(what)) || waited !== false; // not before the wait, nor after it
+  if (!excused) assert.ok(failure === undefined || failure.code === "stuck", `a heartbeat failed it: ${failure?.message}`);
+  judgeBeat(world, failed);
+  await judgeRead(world, report, fresh);
+}
+
+/** No heartbeat is left but one that could not be removed, and its process is all that makes it believed. */
+function judgeBeat({ channel, folder }: World, broken: readonly string[]): void {
+  const cursors = path.join(folder, ".cursors");
+  const left = fs.readdirSync(cursors).filter((name) => /^bob\.(wait|lock\.\w+)$/.test(name));
+  if (left.length === 0) return;
+  assert.ok(broken.every((what) => !/writeFile|rename|mkdir/.test(what)), `${left.join()} is left`);
+  for (const name of left) {
+    if (name !== "bob.wait") assert.ok(broken.some((what) => what.includes("unlink")), `${name} is left`);
+    else {
+      const beat = fs.readFileSync(path.join(cursors, name), "utf8");
+      fs.writeFileSync(path.join(cursors, name), beat.replace(`"pid":${process.pid}`, `"pid":${NOBODY}`));
+      assert.equal(core.presence(channel, ["bob"])[0]!.waiting, null, "a dead heartbeat is believed");
+    }
+  }
+}
+
+/** Changes who is a member; all else in the file stays. */
+function membership(name: "join" | "leave", agent: string, members: readonly string[]): Operation {
+  const whole = { channel: "talk", members: ["alice", "bob", "carol"], topic: "", created: "", more: { kept: true } };
+  return {
+    name,
+    prepare(world) {
+      fillWorld(world);
+      fs.writeFileSync(path.join(world.folder, "_meta.json"), JSON.stringify(whole));
+    },
+    act: library(async ({ channel }) => {
+      await core[name](channel, agent);
+    }),
+    async judge(world, report) {
+      const there = (): unknown => JSON.parse(fs.readFileSync(path.join(world.folder, "_meta.json"), "utf8"));
+      assert.deepEqual(there(), wasDone(report) ? { ...whole, members } : whole, "what is there is not what was said");
+      await cleanly(() => core[name](world.channel, agent));
+      assert.deepEqual(there(), { ...whole, members });
+      await judgeNumber(world, 5);
+    },
+  };
+}
+
+const join = membership("join", "dave", ["alice", "bob", "carol", "dave"]);
+const leave = membership("leave", "alice", ["bob", "carol"]);
+
+const setCursor: Operation = {
+  name: "setCursor",
+  prepare: fillWorld,
+  act: library(({ channel }) => core.setCursor(channel, "bob", "1-2,4")),
+  async judge(world, report) {
+    assert.equal(fs.readFileSync(cursorFile(world), "utf8"), wasDone(report) ? "1-2,4-4" : "1", "not what was said");
+    await cleanly(() => core.setCursor(world.channel, "bob", "none"));
+    assert.deepEqual(await show(world, 1), ["0001-alice-hello.md", ...NEW]);
+  },
+};
+
+const BUSY = { status: "busy", note: "tests", seconds: 3600 };
+
+const setStatus: Operation = {
+  name: "setStatus",
+  prepare: fillWorld,
+  act: library(async ({ channel }) => {
+    await core.setStatus(channel, "bob", BUSY);
+  }),
+  async judge({ channel }, report) {
+    assert.equal(core.currentStatus(channel, "bob")?.note, wasDone(report) ? "tests" : undefined, "not what was said");
+    await cleanly(() => core.setStatus(channel, "bob", { ...BUSY, note: "again" }));
+    assert.equal(core.currentStatus(channel, "bob")?.note, "again");
+  },
+};
+
+const takeBack: Operation = {
+  name: "taking a status back",
+  async prepare(world) {
+    fillWorld(world);
+    await cleanly(() => core.setStatus(world.channel, "bob", BUSY));
+  },
+  act: library(async ({ channel }) => {
+    await core.setStatus(channel, "bob", undefined);
+  }),
+  async judge({ channel }, report) {
+    assert.equal(core.currentStatus(channel, "bob") === undefined, wasDone(report), "not what was said");
+    await cleanly(() => core.setStatus(channel, "bob", undefined));
+    assert.equal(core.currentStatus(channel, "bob"), undefined);
+  },
+};
+
+/** A command that only looks: it changes nothing, and tells what is so, or that it could not. */
+function looking(command: string, factsOf: (row: any) => unknown): Operation {
+  const args = command.split(" ");
+  const files = ({ folder }: World): string[] => fs.readdirSync(folder, { recursive: true, encoding: "utf8" }).sort();
+  return {
+    name: `agent-chat ${args[0]}`,
+    prepare(world) {
+      fillWorld(world);
+      addMessage(world, 5, "bob", "alice", 4);
+    },
+    last: 5,
+    act: commandLine(() => args),
+    async judge(world, report) {
+      const { rows = [], failure, notes } = await cleanly(() => commandLine(() => args)(world));
+      assert.deepEqual([rows.length, failure, notes], [1, undefined, ""]);
+      const facts = (report.rows ?? []).map(factsOf);
+      if (report.failure === undefined && report.notes === "") assert.deepEqual(facts, rows.map(factsOf), "not so, and nothing was said");
+      assert.equal(files(world).filter((name) => /^bob|^_seq|\.lock/.test(name)).length, 0, "something was left");
+      await judgeNumber(world, 6);
+    },
+  };
+}
+
+const receipts = looking("receipts talk 4", (row) => row);
+const roster = looking("roster talk", ({ channel, members, topic }) => [channel, members, topic]);
+const whoami = looking("whoami --as bob", ({ name, root }) => [name, root]);
+
+const NEWER = [askOf("ask, answered at once", "at once"), askOf("ask, answered later", "later"), waitFiltered, waitStuck];
+
 /** The same where somebody was killed who held a lock. */
 function afterCrash(operation: Operation, lock: (world: World) => string): Operation {
   return {
@@ -572,7 +811,7 @@ async function judge(operation: Operation, world: World, report: Report, code: s
 
 /** A system error has its stable code and names itself; a wait that could read nothing has said so meanwhile. */
 function judgeFailure({ failure, notes }: Report, code: string): void {
-  if (failure === undefined || (failure.code === "timeout" && notes.includes(`could not be read (${code})`))) return;
+  if (failure === undefined || failure.code === "stuck" || (failure.code === "timeout" && notes.includes(`could not be read (${code})`))) return;
   assert.match(failure.message, new RegExp(`could not .*\\(${code}[,)]`));
   const unreadable = failure.message.includes(`could not be read (${code})`);
   assert.equal(failure.code, unreadable ? "io" : (CODES[code] ?? "io"), failure.message);
@@ -638,6 +877,22 @@ for (const operation of [claim, claimCommand, afterCrash(claim, numberLock)]) {
   test(`${operation.name}: whichever system call fails, the task has one name, and it is the one that was said`, () =>
     sweep(operation));
 }
+for (const operation of [postKey, postKeyAgain]) {
+  test(`${operation.name}: whichever system call fails, there is one message once it was tried again`, () =>
+    sweep(operation));
+}
+for (const operation of NEWER) {
+  test(`${operation.name}: whichever system call fails, no message is lost, and a heartbeat's failure fails nothing`, () =>
+    sweep(operation));
+}
+for (const operation of [join, leave, setCursor, setStatus, takeBack]) {
+  test(`${operation.name}: whichever system call fails, it is done or not, as was said, and nothing else is changed`, () =>
+    sweep(operation));
+}
+for (const operation of [roster, receipts, whoami]) {
+  test(`${operation.name}: whichever system call fails, it tells what is so or what it could not, and changes nothing`, () =>
+    sweep(operation));
+}
 for (const operation of [init, initCommand]) {
   test(`${operation.name}: whichever system call fails, the channel is there whole or can be made by the next call`, () =>
     sweep(operation));
@@ -652,7 +907,7 @@ for (const operation of [post, init]) {
 test("post: where a link was made and is reported to have failed (NFS: a lost answer), the message is posted once and stays as it is", async () => {
   for (const code of ["EIO", "EEXIST", "EPERM"]) await works(post, everyLink(LATE + code));
 });
-for (const operation of [post, reply, postLarge, read, wait, claim, init]) {
+for (const operation of [post, reply, postLarge, read, wait, claim, init, postKey, waitFiltered, join, setCursor, setStatus]) {
   test(`${operation.name}: where every call of one kind fails, it is done or its error says why it is not, and once that is over the next call goes on`, () =>
     persist(operation));
 }
@@ -737,7 +992,7 @@ test("read: where the reader of its output leaves early, it is quiet, exits 0, a
 
 test("read: where the reader of its output pauses after 64 KiB, a body of 300 KB arrives whole", (t) => {
   const { stdout, stderr } = shell(t, BIG)(`ac ${SHOW_BIG} | { head -c 65536; sleep 1; cat; }`);
-  assert.equal(stderr, "");
+  assert.match(stderr, /^agent-chat: 1 message of [\d,]+ bytes came before you; .*\n$/);
   assert.ok(stdout.includes(BIG) && /end of #1\]?\n$/.test(stdout));
 });
 
