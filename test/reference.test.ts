@@ -160,3 +160,64 @@ test("reference: a message that it is still writing is not shown in part", { ski
   assert.equal(read(channel, "bob").messages[0]!.body, "first half second half\n");
   await writer.terminate();
 });
+
+/** Priorities, keys, quiet messages, members, a cursor with gaps, a status, and bob's heartbeat. */
+async function furnish({ ok, start, at }: ReturnType<typeof both>): Promise<Running> {
+  ok(["init", "r", "--members", "alice,bob,dave", "--topic", "all of it"]);
+  const meta = JSON.parse(fs.readFileSync(at("r", "_meta.json"), "utf8")) as object;
+  fs.writeFileSync(at("r", "_meta.json"), JSON.stringify({ ...meta, more: { kept: true } }));
+  ok(["join", "r", "--as", "carol"]);
+  ok(["leave", "r", "--as", "dave"]);
+  const first = ["post", "r", "--as", "alice", "--title", "t: 1", "--priority", "high", "--key", "k: 1", "--body", "one"];
+  assert.match(ok(first), /^posted #1 /);
+  assert.match(ok(first), /^posted #1 .*before, under this key/);
+  ok(["post", "r", "--as", "alice", "--to", "carol", "--status", "ack", "--body", "two"]);
+  ok(["post", "r", "--as", "alice", "--status", "fyi", "--priority", "low", "--body", "three"]);
+  ok(["cursor", "r", "--as", "carol", "--set", "1-1,3-3"]);
+  ok(["status", "r", "--as", "bob", "--set", "busy", "--until", "1h"]);
+  fs.writeFileSync(at("r", "task-1.md"), "to be done\n");
+  const waiting = start(["wait", "r", "--as", "bob", "--from", "carol"]);
+  await until("bob's heartbeat is there", () => fs.existsSync(at("r", ".cursors", "bob.wait")));
+  return waiting;
+}
+
+test("reference: it lists, reads, and waits in a channel that uses all of it", { skip }, async (t) => {
+  const box = both(t);
+  await furnish(box);
+  const roster = await ended(box.ref(["roster", "r"]));
+  assert.match(roster, /topic +: all of it\nmembers : alice, bob, carol\nmessages: 3\n/);
+  assert.match(await ended(box.ref(["channels"])), /r +3 +alice,bob,carol\n.*#3 alice: three/);
+  const read = await ended(box.ref(["read", "r", "--as", "bob"]));
+  assert.match(read, /title: "t: 1"\npriority: high\nkey: "?k: 1"?\n---\none\n[^]*status: fyi\ntitle: three\npriority: low\n---\nthree/);
+  assert.doesNotMatch(read, /two/);
+  assert.equal(box.cursor("bob"), "3");
+  assert.match(await ended(box.ref(["wait", "r", "--as", "carol", "--interval", "0.1", "--timeout", "20"])), /one[^]*two[^]*three/);
+  assert.equal(box.cursor("carol"), "3", "it takes a cursor with gaps for 0, and writes its own");
+  assert.match(await ended(box.ref(["peek", "r", "-n", "1"])), /three/);
+  const meta = JSON.parse(fs.readFileSync(box.at("r", "_meta.json"), "utf8")) as { more: unknown; members: unknown };
+  assert.deepEqual([meta.more, meta.members], [{ kept: true }, ["alice", "bob", "carol"]]);
+});
+
+test("reference: in a channel that uses all of it, what it posts and claims is heard, answered and counted", { skip }, async (t) => {
+  const box = both(t);
+  const { ok, ref, at, chat } = box;
+  const waiting = await furnish(box);
+  assert.match(await ended(ref(["post", "r", "--from", "alice", "--to", "bob", "--title", "beside", "--body", "four"])), /#4/);
+  assert.match(await ended(ref(["post", "r", "--from", "carol", "--to", "bob", "--title", "go", "--reply", "1", "--body", "five"])), /#5/);
+  const heard = await waiting.ended;
+  assert.deepEqual([heard.status, /five/.test(heard.stdout), /one|three|four/.test(heard.stdout)], [0, true, false], heard.stderr);
+  assert.ok(!fs.existsSync(at("r", ".cursors", "bob.wait")), "a heartbeat is left");
+  assert.equal(box.cursor("bob"), "2-2,5-5", "what the wait was not for stays unread");
+  const [receipt] = rows<Record<string, unknown>>(ok(["receipts", "r", "1", "--json"]));
+  assert.deepEqual(receipt!["replied"], [{ from: "carol", seq: 5, file: "0005-carol-go.md" }]);
+  assert.deepEqual([receipt!["shown"], receipt!["unshown"]], [["carol"], ["bob"]]);
+  await ended(ref(["claim", "r", "task-1.md", "--as", "carol"]));
+  assert.equal(chat(["claim", "r", "1", "--as", "bob"]).status, 3);
+  type Agent = { agent: string; tasks: string[]; status: { status: string } | null; waiting: unknown };
+  const [roster] = rows<{ agents: Agent[] }>(ok(["roster", "r", "--json"]));
+  const facts = roster!.agents.map(({ agent, tasks, status, waiting }) => [agent, tasks, status?.status ?? null, waiting]);
+  assert.deepEqual(facts, [["alice", [], null, null], ["bob", [], "busy", null], ["carol", ["1"], null, null]]);
+  const again = ["post", "r", "--as", "alice", "--title", "t: 1", "--priority", "high", "--key", "k: 1", "--body", "one"];
+  assert.match(ok(again), /^posted #1 .*before, under this key/);
+  assert.match(await ended(ref(["post", "r", "--from", "dave", "--title", "t", "--body", "six"])), /#6/);
+});
