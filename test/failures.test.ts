@@ -222,6 +222,7 @@ interface Report {
   created?: boolean; // of what was posted under a key
   waited?: boolean; // the wait has come to its end
   rows?: readonly unknown[]; // that a command printed
+  slept?: number; // milliseconds
   seen: readonly string[]; // the files of the messages that were shown
   notes: string;
 }
@@ -623,11 +624,13 @@ const waitStuck: Operation = {
   },
   act: library(async ({ channel }, report) => {
     report.waited = false;
+    whenAsleep = (slept) => (report.slept = slept);
     const onNote = (note: string): string => (report.notes += `${note}\n`);
     await core.wait([channel], "bob", { from: ["carol"], timeout: 60, interval: 1, onNote });
   }),
   async judge(world, report) {
     assert.ok(report.failure !== undefined, "it ended as if something had come");
+    assert.ok(report.failure.code !== "stuck" || report.slept! >= 2900, `stuck after ${report.slept} ms`);
     assert.ok(fs.existsSync(path.join(world.folder, ".cursors", "carol.wait")), "another's heartbeat was removed");
     await judgeWait(world, report, NEW);
     await judgeNumber(world, 5);

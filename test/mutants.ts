@@ -123,6 +123,106 @@ const MUTANTS: readonly Mutant[] = [
     to: "if (orphan && !orphan) {",
     tests: ["wait", "faults"],
   },
+  {
+    name: "key: looked up before the lock is taken, not under it",
+    from: `    const publishing = (draft: Draft, seen: Glance | undefined): Message => {
+      const before = postedBefore(channel, unnumbered);
+`,
+    to: `    const before = postedBefore(channel, unnumbered);
+    const publishing = (draft: Draft, seen: Glance | undefined): Message => {
+`,
+    tests: ["schedules", "post"],
+  },
+  {
+    name: "key: not looked up at all",
+    from: "const before = postedBefore(channel, unnumbered);",
+    to: "const before = undefined as Message | undefined;",
+    tests: ["failures", "schedules", "post"],
+  },
+  {
+    name: "key: another content is taken for the same",
+    from: "if (before === undefined || contentOf(before) === contentOf(unnumbered)) return before;",
+    to: "if (before === undefined || contentOf(before) !== '') return before;",
+    tests: ["schedules", "post"],
+  },
+  {
+    name: "filter: what rests beside is marked as not for the agent",
+    from: "else if (!asked) resting.add(message.file);",
+    to: "else if (!asked) passed.add(message.file);",
+    tests: ["failures", "waiting", "reference"],
+  },
+  {
+    name: "filter: ack and fyi wake",
+    from: "if (!isFiltered(filter)) return !QUIET.includes(foldName(status));",
+    to: "if (!isFiltered(filter)) return foldName(status) !== '';",
+    tests: ["waiting"],
+  },
+  {
+    name: "ask: its position is taken after the post",
+    from: `  openWatches(waiter);
+  const posted = await post(channel, { ...outgoing, status: "question" }, how);
+  await how.onPosted?.(posted);
+`,
+    to: `  const posted = await post(channel, { ...outgoing, status: "question" }, how);
+  await how.onPosted?.(posted);
+  openWatches(waiter);
+`,
+    tests: ["waiting"],
+  },
+  {
+    name: "heartbeat: believed although its process is dead",
+    from: "const running = beat.host !== HOST || isAlive(beat.pid);",
+    to: "const running = beat.pid > 0;",
+    tests: ["schedules", "presence", "waiting"],
+  },
+  {
+    name: "heartbeat: believed although it is old",
+    from: " && Math.abs(now - found.stat.mtimeMs) < BEAT_STALE_MS ?",
+    to: " && Number.isFinite(now - found.stat.mtimeMs) ?",
+    tests: ["presence", "waiting"],
+  },
+  {
+    name: "heartbeat: left when the wait ends",
+    from: 'if (beat !== "") removeBeat(reader.channel, reader.agent, beat);',
+    to: 'if (beat === " ") removeBeat(reader.channel, reader.agent, beat);',
+    tests: ["failures", "schedules", "waiting"],
+  },
+  {
+    name: "heartbeat: removed although another session's",
+    from: "if (readIfPossible(beatPath(channel, agent)) === text) removeAtLast",
+    to: 'if (text !== "") removeAtLast',
+    tests: ["schedules"],
+  },
+  {
+    name: "heartbeat: who else waits cannot be told, and the wait fails",
+    from: "const waits = whoSurelyWaits(waiter);",
+    to: "const waits = whoWaits(waiter);",
+    tests: ["failures"],
+  },
+  {
+    name: "stuck: without a look at what is unread",
+    from: "if (near === undefined || [...near.keys()].some((name) => hasUnread(channel, name as Name))) return undefined;",
+    to: "if (near === undefined) return undefined;",
+    tests: ["schedules", "waiting"],
+  },
+  {
+    name: "stuck: without a second look at who waits, after what is unread",
+    from: "const waits = waitingOn(waiter, channel, now, () => agentsOf(channel));",
+    to: "const waits = near;",
+    tests: ["schedules"],
+  },
+  {
+    name: "stuck: at the second look, not after 3 s",
+    from: "else if (now - waiter.suspicion.since >= STUCK_MS)",
+    to: "else if (now - waiter.suspicion.since >= 0)",
+    tests: ["failures", "waiting"],
+  },
+  {
+    name: "receipts: made of what could not be read",
+    from: "repliesTo(channel, seq, entries, inspectReadable);",
+    to: "repliesTo(channel, seq, entries);",
+    tests: ["failures"],
+  },
 ];
 
 const LIMIT_MS = 600_000; // of one test file

@@ -386,10 +386,21 @@ function codeOf({ ended = {} }: Actor): string | undefined {
   return "code" in ended ? ended.code : undefined;
 }
 
+/** A heartbeat is removed only by the session whose it was when that session looked; between the two is what is left. */
+function checkRemovals({ steps }: Run): void {
+  for (const [i, { actor }] of steps.entries()) {
+    if (!did(steps[i]!, ...UNBEATEN)) continue;
+    const looked = steps.slice(0, i).findLastIndex((step) => step.actor === actor && did(step, "open", /\.wait$/));
+    const owner = steps.slice(0, Math.max(0, looked)).findLast((step) => did(step, ...BEATEN));
+    assert.equal(owner?.actor, actor, "another session's heartbeat was removed");
+  }
+}
+
 /** Whoever waits for a message that is written is shown it at the next look, and leaves no heartbeat. */
 function woken(run: Run): void {
   const messages = chat.lastMessages(run.channel, Infinity).messages.map(({ file }) => file);
   for (const actor of actorsWho(run, "wait")) assert.deepEqual(valueOf(actor), messages, "it was not woken");
+  checkRemovals(run);
   checkLeftovers(run);
   checkPace(run);
 }
@@ -403,6 +414,7 @@ function takenBack(run: Run): void {
   const later = run.steps.slice(lastOf("r")).filter((step) => step.actor === "s");
   const beats = later.filter((step) => did(step, ...BEATEN) || did(step, ...UNBEATEN));
   assert.ok(beats.length >= 2 && did(beats.at(-1)!, ...UNBEATEN), "it had no heartbeat any more when it ended");
+  checkRemovals(run);
   checkLeftovers(run);
 }
 
