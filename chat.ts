@@ -1376,8 +1376,8 @@ function keyOf({ key }: Outgoing): { key?: string } {
 
 function headerLine(what: string, text: string): string {
   if (text.length <= LINE_MAX) return oneLine(text);
-  const message = `the ${what} has ${text.length} characters, more than ${LINE_MAX}: nothing was posted`;
-  throw new ChatError("too_big", message, "put the text into the body");
+  const message = `the ${what} has ${text.length} characters, more than ${LINE_MAX}: nothing was done`;
+  throw new ChatError("too_big", message, `shorten the ${what}`);
 }
 
 /** The message that its sender posted under the same key before. Throws `other_content` where that one says another thing. */
@@ -1703,16 +1703,21 @@ export interface Position {
  */
 export async function setCursor(channel: Channel, agent: string, to: string, { signal }: Blocking = {}): Promise<void> {
   const name = parseName("agent", agent);
-  await explainingLater(`move the cursor of ${name}`, async () => {
-    const { entries } = listMessages(channel);
-    const cursor = to === "all" ? cursorOfAll(channel, entries) : to === "none" ? NOTHING : parseCursor(to);
-    const newest = highest(channel, entries);
-    if (cursor === undefined)
-      throw new ChatError("bad_value", `${quoted(to)} is no set of messages`, "write 1-12, 1-8,10-12, all or none");
-    if (to !== "all" && topOf(cursor) > newest)
-      throw new ChatError("bad_value", `${quoted(to)} reaches past the newest message, #${newest}`, "--set all");
-    await rewrite(channel, name, cursorPath(channel, name), () => formatCursor(cursor), signal);
-  });
+  const set = (): string => formatCursor(cursorFrom(channel, to.replace(/\s/g, "")));
+  await explainingLater(`move the cursor of ${name}`, () =>
+    rewrite(channel, name, cursorPath(channel, name), set, signal),
+  );
+}
+
+function cursorFrom(channel: Channel, to: string): Cursor {
+  const { entries } = listMessages(channel);
+  if (to === "all") return cursorOfAll(channel, entries);
+  const cursor = to === "none" ? NOTHING : parseCursor(to);
+  const newest = highest(channel, entries);
+  if (cursor === undefined)
+    throw new ChatError("bad_value", `${quoted(to)} is no set of messages`, "write 1-12, 1-8,10-12, all or none");
+  if (topOf(cursor) <= newest) return cursor;
+  throw new ChatError("bad_value", `${quoted(to)} reaches past the newest message, #${newest}`, "--set all");
 }
 
 /** A channel made by hand may have no folder of cursors; one that has vanished is not made anew. */
@@ -1766,6 +1771,7 @@ interface Reader {
   size: number; // how many numbered names the last listing had
   readonly passed: Set<string>; // files judged not to be for the agent: their headers are parsed once
   readonly resting: Set<string>; // files for the agent, but not what it waits for: they stay unread
+  readonly wanted: Map<string, Message>; // by file, what it waits for: a wait for several goes on with it
   readonly heard: Set<string>; // who has written what it waits for
 }
 
@@ -1779,12 +1785,12 @@ function openReader(channel: Channel, agent: Name): Reader {
     cursor = { text: undefined, cursor: NOTHING, moved: undefined, problem }; // deliver; marking will say it again
   }
   const [passed, resting, heard] = [new Set<string>(), new Set<string>(), new Set<string>()];
-  return { channel, agent, cursor, believed: false, size: 0, passed, resting, heard };
+  return { channel, agent, cursor, believed: false, size: 0, passed, resting, wanted: new Map(), heard };
 }
 
 /** One listing, judged by the cursor and a filter; without one, everything for the agent is wanted. */
 function look(reader: Reader, filter?: Filter, open = inspect): Batch {
-  const { channel, agent, passed, resting } = reader;
+  const { channel, agent, passed, resting, wanted } = reader;
   const { entries, strays } = listMessages(channel);
   reader.size = entries.length + strays.length;
   const newest = highest(channel, entries);
@@ -1795,7 +1801,8 @@ function look(reader: Reader, filter?: Filter, open = inspect): Batch {
   const fresh = entries.filter((entry) => !judged(entry) && !holds(reader.cursor.cursor, entry, shared));
   if (fresh.length > 0) letWriterFinish(channel);
   for (const entry of fresh) {
-    const finding = open(channel, entry);
+    const known = wanted.get(entry.file);
+    const finding: Finding = known === undefined ? open(channel, entry) : { kind: "message", message: known };
     if (finding.kind !== "message") notes.push(...oddity(channel, entry, finding));
     else if (isWanted(reader, finding.message, filter)) messages.push(finding.message);
   }
@@ -1805,11 +1812,16 @@ function look(reader: Reader, filter?: Filter, open = inspect): Batch {
 }
 
 /** Whether a message is for the agent, and what it waits for; what is not, is not opened again. */
-function isWanted({ agent, passed, resting, heard }: Reader, message: Message, filter: Filter | undefined): boolean {
+function isWanted(
+  { agent, passed, resting, wanted, heard }: Reader,
+  message: Message,
+  filter: Filter | undefined,
+): boolean {
   const [mine, asked] = [isFor(message, agent), filter === undefined || matches(filter, message)];
   if (asked && (mine || filter?.reply !== undefined)) heard.add(foldName(message.from));
   if (!mine) passed.add(message.file);
   else if (!asked) resting.add(message.file);
+  else wanted.set(message.file, message);
   return mine && asked;
 }
 
@@ -1942,9 +1954,8 @@ function writeBeat(channel: Channel, agent: Name, text: string): number | undefi
   try {
     makeCursors(channel);
     fs.writeFileSync(draft, text, { flag: "wx" });
-    const { mtimeMs } = fs.statSync(draft);
     persistently(() => fs.renameSync(draft, file));
-    return mtimeMs;
+    return fs.lstatSync(file).mtimeMs;
   } catch {
     removeAtLast(fs.unlinkSync, draft);
     return undefined; // not for us to write, or no space: the wait goes on
@@ -2051,6 +2062,7 @@ export interface Presence {
   readonly status: Status | null;
 }
 
+const AHEAD_MS = 60_000; // a time further in the future says nothing
 const COUNTED_MAX = 100; // messages that are opened to tell a sender how many somebody has not been shown
 
 /**
@@ -2086,7 +2098,8 @@ function sightOf(
   const post = quick ? undefined : firstBy(channel, newestFirst(), agent, () => true, open);
   const bound = newest === undefined ? 0 : newest - sizeOf(reader.cursor.cursor, newest);
   const counted = !quick && bound <= COUNTED_MAX;
-  const seen = Math.max(...[...files, Date.parse(post?.ts ?? "")].map((time) => time || 0));
+  const times = [...files, Date.parse(post?.ts ?? "")].map((time) => time || 0);
+  const seen = Math.max(0, ...times.filter((time) => time < Date.now() + AHEAD_MS));
   return {
     last_post: post === undefined ? null : { seq: post.seq, ts: post.ts },
     seen: seen > 0 ? timestamp(new Date(seen)) : null,
@@ -2171,7 +2184,7 @@ export function agentsOf(channel: Channel): string[] {
     });
     const owners = [...taskFiles(channel).values()].flat().map(({ owner }) => owner);
     const said = cursorNames(channel, ".status").filter(isName);
-    const all = [...readersOf(channel), ...authors, ...said, ...owners.filter(isName)];
+    const all = [...readersOf(channel), ...authors, ...said, ...owners.filter((owner) => isName(foldName(owner)))];
     const spelled = new Map(all.toReversed().map((name) => [foldName(name), name]));
     return [...spelled.values()].sort();
   });
@@ -2334,8 +2347,21 @@ export async function ask(channel: Channel, outgoing: Outgoing, how: Asking = {}
   openWatches(waiter);
   const posted = await post(channel, { ...outgoing, status: "question" }, how);
   await how.onPosted?.(posted);
+  if (!posted.created) forgetAfter(waiter, posted.message.seq);
   aim(waiter, { ...how, reply: posted.message.seq });
   return keepReading(waiter);
+}
+
+/** A question that is asked again shows its answers again: the first try may have ended while it showed them. */
+function forgetAfter({ watches }: Waiter, seq: number): void {
+  for (const { reader } of watches.values()) {
+    const { ranges, files } = reader.cursor.cursor;
+    const cursor = toCursor(
+      ranges.map(([low, high]) => [low, Math.min(high, seq)] as const),
+      files,
+    );
+    reader.cursor = { ...reader.cursor, cursor };
+  }
 }
 
 /** Whether a question is to anybody who is known, before it is posted. */
@@ -4359,7 +4385,7 @@ async function waitAndShow(
       waitOwned(stop, assertOwned, () => waiting({ ...how, signal }));
     const batches = await interruptible(body, given.detached);
     await deliver(now(), batches, budget, false);
-    if (batches.length === 0) now().note("all of them have written; you have been shown it before");
+    if (batches.length === 0) now().note("all of them have written, and nothing of it is new for you");
   } catch (error) {
     if (!(error instanceof WaitEnded)) throw error;
     assertOwned();
