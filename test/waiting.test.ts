@@ -402,10 +402,11 @@ test("wait: a heartbeat that cannot be written stops nobody", async (t) => {
       fs.writeFileSync(`${dir}/target`, "kept");
       make(at("r", ".cursors", "bob.wait"), `${dir}/target`);
       if (!fs.existsSync(at("r", ".cursors"))) fs.writeFileSync(at("r", ".cursors"), "");
-      if (what !== "a file in the place of .cursors") keepFresh(t, { at }, "alice", { for: "bob", from: ["bob"] }); // so that it looks who waits
+      if (what === "a folder") keepFresh(t, { at }, "alice", { for: "bob", from: ["bob"] }); // so that it looks who waits
       const live = waiting("bob", "--from", "alice");
       await listening(live);
       await pause(1500);
+      if (/link|pipe/.test(what)) assert.ok(fs.lstatSync(at("r", ".cursors", "bob.wait")).isFile(), `${what} is replaced, not followed`);
       post("alice", "bob", "heard");
       const result = await live.ended;
       assert.deepEqual(seen(result), [0, [1]], `${what}: ${result.stderr}`);
