@@ -273,8 +273,8 @@ async function idle(idling: Command, ending: Command): Promise<{ percent: number
   return { percent, peak: used.map(({ peak }) => peak) };
 }
 
-const waiting = (name: string, seconds: number): Command =>
-  ours("wait", name, "--as", "bob", "--timeout", String(seconds));
+const waiting = (name: string, seconds: number, filter: readonly string[]): Command =>
+  ours("wait", name, "--as", "bob", "--timeout", String(seconds), ...filter);
 
 async function measureIdling(): Promise<Row[]> {
   if (process.platform !== "linux") return [];
@@ -284,14 +284,15 @@ async function measureIdling(): Promise<Row[]> {
     "0 messages": fill("idle-0", 0),
     "10,000 messages": fill("idle-1", 10_000),
     "10,000 unread messages for others": fill("idle-2", 10_000, "carol"),
+    "10,000 unread messages that do not match": { ...fill("idle-3", 10_000, "bob"), filter: ["--from", "carol"] },
   };
   const nothing = idle(
     [process.execPath, "-e", `setTimeout(() => {}, ${IDLE_S * 1000})`],
     [process.execPath, "-e", "0"],
   );
-  const waits = Object.entries(channels).map(async ([what, { name }]) => ({
+  const waits = Object.entries<{ name: string; filter?: string[] }>(channels).map(async ([what, { name, filter = [] }]) => ({
     what,
-    ...(await idle(waiting(name, IDLE_S), waiting(name, 0))),
+    ...(await idle(waiting(name, IDLE_S, filter), waiting(name, 0, filter))),
   }));
   const { percent: none, peak: base } = await nothing;
   const rows = (await Promise.all(waits)).map(({ what, percent, peak }): Row[] => [
