@@ -35,7 +35,7 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "a robbed writer fails instead of starting over",
-    from: 'if (!isCode(error, "ESTOLEN") && (!isCode(error, "ENOENT") || isHeld(draft))) throw error;',
+    from: 'if (!isCode(error, "ESTOLEN") && isHeld(draft)) throw error;',
     to: "throw error;",
     tests: ["schedules", "lock"],
   },

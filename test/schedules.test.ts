@@ -115,7 +115,7 @@ function checkMessages(run: Run, first: number): void {
 function checkLeftovers({ channel, actors }: Run): void {
   const names = [channel.path, path.join(channel.path, ".cursors")].flatMap((folder) => fs.readdirSync(folder));
   const killed = actors.some(({ state }) => state === "killed");
-  const due = /^(\d+-.*\.md|task-.*\.md|_meta\.json|\.cursors|[a-z]+\.txt|\.newest)$/;
+  const due = /^(\d+-.*\.md|task-.*\.md|_meta\.json|\.cursors|\.tasks|[a-z]+\.txt|\.newest)$/;
   const left = names.filter((name) => !due.test(name) && !(killed && /\.lock\./.test(name)));
   assert.deepEqual(left, [], "something was left behind");
 }

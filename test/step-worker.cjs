@@ -49,14 +49,21 @@ function step(op, ...paths) {
  *   is only a reserved name, where there are no hard links, is).
  * - Making `.cursors`, which is there from the start.
  * - A reader's look at the lock: it only decides how long the reader pauses.
+ * A task's file and its record do come and go; who works on tasks looks at them in steps.
  */
 function isPrivate(op, [file, how]) {
   if (typeof file === "number") return true;
-  const shared = role.links === false ? /\.(txt|newest|wait|md)$/ : /\.(txt|newest|wait)$/;
+  const shared = TASK_ROLES.includes(role.does)
+    ? /\.(txt|newest|wait|json)$|task-[^/\\]*$/
+    : role.links === false
+      ? /\.(txt|newest|wait|md)$/
+      : /\.(txt|newest|wait)$/;
   if (op === "openSync") return how !== "wx" && !shared.test(file);
   if (op === "readdirSync") return /^(read|wait)$/.test(role.does) && file === path.join(role.channel.path, "_seq.lock");
   return /^(mkdir|stat)Sync$/.test(op) && path.basename(file) === ".cursors";
 }
+
+const TASK_ROLES = ["create", "take", "end"];
 
 function gate(op) {
   return (...args) => {
@@ -178,6 +185,23 @@ const ROLES = {
   /** Takes a task; returns its file. */
   async claim(chat) {
     return (await chat.claim(role.channel, role.as, role.task)).file;
+  },
+  /** Makes a task; returns its file. */
+  async create(chat) {
+    const body = `${role.title} from ${role.actor}`;
+    return (await chat.createTask(role.channel, { from: role.as, title: role.title, body, id: role.id })).file;
+  },
+  /** Takes a task, or the next; from an owner, if that is asked for. */
+  async take(chat) {
+    const how = { older: role.older };
+    if (role.task === undefined) return chat.claimNext(role.channel, role.as, how);
+    return chat.claim(role.channel, role.as, role.task, how);
+  },
+  /** Finishes or releases a task; returns the number of the message that tells of it. */
+  async end(chat) {
+    const change = role.state === "done" ? chat.finish : chat.release;
+    const { from, already, message, task } = await change(role.channel, role.as, role.task, { force: role.force });
+    return { from, already, file: task.file, seq: message?.seq };
   },
   /** A person, git or the reference: makes a file unless it is there, and heeds no lock. */
   async put() {

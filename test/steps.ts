@@ -48,7 +48,14 @@ export type Role = Part &
     | ({ readonly does: "wait"; readonly as: string; readonly timeout: number } & Wish)
     | { readonly does: "claim"; readonly as: string; readonly task: string }
     | { readonly does: "put"; readonly file: string; readonly text: string }
+    | TaskRole
   );
+
+/** The life of a task; these actors' looks at tasks and records are steps as well. */
+export type TaskRole =
+  | { readonly does: "create"; readonly as: string; readonly title: string; readonly id?: string }
+  | { readonly does: "take"; readonly as: string; readonly task?: string; readonly older?: number } // no task: the next
+  | { readonly does: "end"; readonly as: string; readonly task: string; readonly state: "done" | "released"; readonly force?: boolean };
 
 export interface Scenario {
   readonly title: string; // names it in REPLAY
@@ -184,7 +191,10 @@ function begin(scenario: Scenario): Run {
   const channel = { root: scratch, name: "c", path: path.join(scratch, "c") };
   fs.mkdirSync(path.join(channel.path, ".cursors"), { recursive: true });
   const files = Object.entries({ "_meta.json": "{}", ...scenario.files });
-  for (const [file, text] of files) fs.writeFileSync(path.join(channel.path, file), text);
+  for (const [file, text] of files) {
+    fs.mkdirSync(path.dirname(path.join(channel.path, file)), { recursive: true });
+    fs.writeFileSync(path.join(channel.path, file), text);
+  }
   clock.fill(0);
   const call = { op: "", files: [] };
   const fresh = { state: "unborn", call, ended: undefined, seen: undefined, sleeps: 0 } as const;
@@ -294,7 +304,7 @@ const word = ({ actor, how }: Choice): string => actor + { go: "", jump: "+", ki
 
 /** What an actor is about to do: `link _seq.lock/draft 0001-a-hello.md`. */
 function label({ op, files }: Call): string {
-  return [op, ...files.map((file) => file.replace(/[^/]*\.draft$/, "draft") || ".")].join(" ");
+  return [op, ...files.map((file) => file.replace(/[^/]*\.(draft|record)$/, "$1") || ".")].join(" ");
 }
 
 function describe({ scenario, steps, actors }: Run): string {
@@ -302,7 +312,7 @@ function describe({ scenario, steps, actors }: Run): string {
   const lines = steps.map((step, i) => `${String(i + 1).padStart(4)} ${line(step)}`);
   const ends = actors.map(({ role, state, ended }) => `     ${role.actor} ${state} ${JSON.stringify(ended) ?? ""}`);
   const words = `${scenario.title}: ${steps.map(word).join(" ")}`;
-  const again = `REPLAY='${words}' node --import tsx --test test/schedules.test.ts`;
+  const again = `REPLAY='${words}' node --import tsx --test ${path.relative("", process.argv[1]!)}`;
   return ["the schedule:", ...lines, ...ends, again].join("\n");
 }
 
@@ -340,7 +350,7 @@ function placesOf(file: string, drafts: readonly string[]): string[] {
   if (file.endsWith(".wait")) return [file, "heartbeats"];
   if (/\.lock\.[^/]*$/.test(file)) return ["graves"]; // stolen locks, and what goes with them
   if (/^\d+-/.test(file)) return ["messages"];
-  if (file.startsWith("task-")) return ["tasks"];
+  if (/^task-|^_paused/.test(file)) return ["tasks"];
   const lock = /^(.*\.lock)(\/.*)?$/.exec(file)?.[1];
   return lock === undefined ? [file] : [lock, ...drafts.map((actor) => `${lock}/${actor}`)];
 }
