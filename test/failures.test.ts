@@ -916,6 +916,204 @@ for (const operation of [post, reply, postLarge, read, wait, claim, init, postKe
     persist(operation));
 }
 
+// ---- the life of a task --------------------------------------------------------------------------------------------
+
+const AGES_AGO = "2026-01-01T12:00:00+00:00";
+const TASK_TEXT = "---\ntask: 1\nfrom: alice\nts: 2026-01-01T12:00:00+00:00\ntitle: First\n---\nto be done\n";
+
+/** What there is of tasks: the file of each, with its text; fails where a text is not the one that was given. */
+function taskNames({ folder }: World): string[] {
+  const names = fs.readdirSync(folder).filter((name) => name.startsWith("task-")).sort();
+  for (const name of names) {
+    const text = fs.readFileSync(path.join(folder, name), "utf8");
+    const whole = name.startsWith("task-1.") ? text === TASK_TEXT : text === "second\n" || /^---\ntask: (\d+)\n[^]*\n---\nnew\n$/.test(text);
+    assert.ok(whole, `${name} has another text: ${text}`);
+  }
+  return names;
+}
+
+/** How often a change of a task was told. */
+function told({ channel }: World, status: string): number {
+  return core.lastMessages(channel, Infinity).messages.filter((message) => message.status === status).length;
+}
+
+/** An open channel with a task that is open, or bob's since long ago, and one more; records and texts as ours. */
+function fillTasks(world: World, claimed: boolean): void {
+  fs.mkdirSync(path.join(world.folder, ".cursors"), { recursive: true });
+  fs.writeFileSync(path.join(world.folder, "_meta.json"), "{}");
+  fs.writeFileSync(path.join(world.folder, claimed ? "task-1.CLAIMED-bob.md" : "task-1.md"), TASK_TEXT);
+  fs.writeFileSync(path.join(world.folder, "task-2.md"), "second\n");
+  if (!claimed) return;
+  fs.mkdirSync(path.join(world.folder, ".tasks"));
+  const record = { state: "claimed", since: AGES_AGO, after: 0, id: "original", owner: null };
+  fs.writeFileSync(path.join(world.folder, ".tasks", "1.bob.json"), JSON.stringify(record));
+}
+
+/** A change of a task: what it makes of the files, and what tells of it. */
+interface Change {
+  readonly name: string;
+  readonly claimed: boolean; // task-1 is bob's before
+  readonly files: readonly string[]; // after it
+  readonly status?: string; // of the message that tells of it
+  readonly makes?: boolean; // a new task: each call makes one more
+  act(channel: Channel): Promise<unknown>;
+}
+
+const CHANGES: readonly Change[] = [
+  {
+    name: "createTask",
+    claimed: false,
+    makes: true,
+    files: ["task-1.md", "task-2.md", "task-3.md"],
+    act: (channel) => core.createTask(channel, { from: "alice", title: "New", body: "new" }),
+  },
+  {
+    name: "claim of a task with a header",
+    claimed: false,
+    files: ["task-1.CLAIMED-bob.md", "task-2.md"],
+    act: (channel) => core.claim(channel, "bob", "1"),
+  },
+  {
+    name: "claimNext",
+    claimed: false,
+    files: ["task-1.CLAIMED-bob.md", "task-2.md"],
+    act: (channel) => core.claimNext(channel, "bob"),
+  },
+  {
+    name: "claimLater",
+    claimed: false,
+    files: ["task-1.CLAIMED-bob.md", "task-2.md"],
+    act: (channel) => core.claimLater(channel, "bob", "1", { timeout: 60 }),
+  },
+  {
+    name: "finish",
+    claimed: true,
+    files: ["task-1.DONE-bob.md", "task-2.md"],
+    status: "done",
+    act: (channel) => core.finish(channel, "bob", "1"),
+  },
+  {
+    name: "release",
+    claimed: true,
+    files: ["task-1.md", "task-2.md"],
+    status: "released",
+    act: (channel) => core.release(channel, "bob", "1"),
+  },
+  {
+    name: "steal",
+    claimed: true,
+    files: ["task-1.CLAIMED-carol.md", "task-2.md"],
+    status: "stolen",
+    act: (channel) => core.claim(channel, "carol", "1", { older: 3600 }),
+  },
+];
+
+/**
+ * What is there is what was said, or, where the change was made and could not be told or confirmed, what was to come; the
+ * next clean call does or tells the rest, once. Where a record could not be read a claim's age is not known: not stolen.
+ */
+async function judgeChange(world: World, { failure }: Report, change: Change): Promise<void> {
+  const { name, files, status, act, makes } = change;
+  const before = [change.claimed ? "task-1.CLAIMED-bob.md" : "task-1.md", "task-2.md"];
+  taskNames(world);
+  const there = core.listTasks(world.channel).map(({ file }) => file).join(); // of two names of one file, the new one
+  if (failure === undefined) assert.equal(there, files.join(), "it is not what was said");
+  else assert.ok([before.join(), files.join()].includes(there), `it is neither as it was nor as it was to be: ${there}`);
+  if (status !== undefined && there === before.join()) assert.equal(told(world, status), 0, "told, and it did not happen");
+  if (status !== undefined && failure === undefined) assert.equal(told(world, status), 1, "it happened, and was not told");
+  const next = cleanly(() => act(world.channel));
+  if (name === "claimNext" && there === files.join()) {
+    await next;
+    assert.deepEqual(taskNames(world), ["task-1.CLAIMED-bob.md", "task-2.CLAIMED-bob.md"]);
+  } else if (makes === true && there === files.join()) {
+    await next;
+    assert.deepEqual(taskNames(world), [...files, "task-4.md"]);
+  } else {
+    await next;
+    assert.deepEqual(taskNames(world), files, "the next call does not do it");
+  }
+  if (status !== undefined) assert.equal(told(world, status), 1, "told once after the next call");
+  const hidden = path.join(world.folder, ".tasks");
+  const odd = fs.existsSync(hidden) ? fs.readdirSync(hidden).filter((file) => !/^\w+\.[a-z]+\.json$|\.old$/.test(file)) : [];
+  assert.deepEqual(odd, [], "something was left in .tasks");
+}
+
+function changing(change: Change): Operation {
+  return {
+    name: change.name,
+    prepare: (world) => fillTasks(world, change.claimed),
+    act: library(async ({ channel }) => void (await change.act(channel))),
+    judge: (world, report) => judgeChange(world, report, change),
+  };
+}
+
+const pauseOperation: Operation = {
+  name: "pauseTasks",
+  prepare: (world) => fillTasks(world, false),
+  act: library(async ({ channel }) => void (await core.pauseTasks(channel, "alice", "Lunch."))),
+  async judge({ channel, folder }, { failure }) {
+    const pause = core.currentPause(channel);
+    if (failure === undefined) assert.equal(pause?.body, "Lunch.\n");
+    else if (pause !== undefined) assert.equal(pause.body, "Lunch.\n", "a torn pause");
+    assert.equal((await cleanly(() => core.pauseTasks(channel, "alice", "Lunch."))).body, "Lunch.\n");
+    await assert.rejects(cleanly(() => core.claimNext(channel, "bob")), { code: "paused" });
+    await cleanly(() => core.resumeTasks(channel));
+    assert.ok(!fs.existsSync(path.join(folder, "_paused.md")));
+  },
+};
+
+const resumeOperation: Operation = {
+  name: "resumeTasks",
+  async prepare(world) {
+    fillTasks(world, false);
+    await cleanly(() => core.pauseTasks(world.channel, "alice", "Lunch."));
+  },
+  act: library(async ({ channel }) => void (await core.resumeTasks(channel))),
+  async judge({ channel, folder }, { failure }) {
+    if (failure === undefined) assert.ok(!fs.existsSync(path.join(folder, "_paused.md")), "it is paused still");
+    await cleanly(() => core.resumeTasks(channel));
+    assert.equal((await cleanly(() => core.claimNext(channel, "bob"))).task, "1");
+  },
+};
+
+const listOperation: Operation = {
+  name: "listTasks",
+  prepare: (world) => fillTasks(world, true),
+  act: library(async ({ channel }) => {
+    assert.deepEqual(core.listTasks(channel).map(({ file }) => file), ["task-1.CLAIMED-bob.md", "task-2.md"]);
+  }),
+  judge: async (world) => assert.deepEqual(taskNames(world), ["task-1.CLAIMED-bob.md", "task-2.md"]),
+};
+
+const waitOperation: Operation = {
+  name: "waitForTasks",
+  prepare: (world) => fillTasks(world, false),
+  act: library(async ({ channel }, report) => {
+    const onNote = (note: string): unknown => (report.notes += `${note}\n`);
+    const tasks = await core.waitForTasks([channel], "bob", undefined, { timeout: 60, onNote });
+    assert.deepEqual(tasks.map(({ task }) => task), ["1", "2"]);
+  }),
+  async judge(world) {
+    assert.deepEqual(taskNames(world), ["task-1.md", "task-2.md"]);
+    assert.equal((await cleanly(() => core.waitForTasks([world.channel], "bob", undefined, { timeout: 60 }))).length, 2);
+  },
+};
+
+for (const operation of CHANGES.map(changing)) {
+  test(`${operation.name}: whichever system call fails, the task has one file, and the next call does and tells what is left, once`, () =>
+    sweep(operation));
+}
+for (const operation of [pauseOperation, resumeOperation, listOperation, waitOperation]) {
+  test(`${operation.name}: whichever system call fails, it is done or its error says why it is not, and the next call goes on`, () =>
+    sweep(operation));
+}
+for (const operation of CHANGES.filter(({ name }) => /createTask|finish|release|steal/.test(name)).map(changing)) {
+  test(`${operation.name}: where there are no hard links and any other call fails besides, it is told once, and no text is lost`, () =>
+    sweep(operation, everyLink("EPERM")));
+  test(`${operation.name}: where every call of one kind fails, the next call does and tells what is left, once`, () =>
+    persist(operation));
+}
+
 // ---- stdout --------------------------------------------------------------------------------------------------------
 
 const BIG = "x".repeat(60).concat("\n").repeat(5000); // 300 KB, more than any pipe holds
