@@ -168,7 +168,7 @@ function sound(codes: readonly string[] = [], more: (run: Run, files: string[]) 
 type Scenario = Parameters<typeof explore>[1];
 
 /** Every schedule in which each is stopped once at any step (LONG: twice), where two take part; others by chance. */
-async function weave(t: Parameters<typeof explore>[0], scenario: Scenario, sampled = 40): Promise<void> {
+async function weave(t: Parameters<typeof explore>[0], scenario: Scenario, sampled = 25): Promise<void> {
   const few = { ...scenario, title: `${scenario.title} in few turns`, preemptions: 1 };
   if (LONG || scenario.roles.length === 2 || scenario.suspend !== undefined) await explore(t, few);
   if (LONG && scenario.roles.length === 2) await sample(t, { ...few, title: `${scenario.title} in some turns`, preemptions: 2 }, 3_000);
@@ -176,7 +176,7 @@ async function weave(t: Parameters<typeof explore>[0], scenario: Scenario, sampl
 }
 
 /** By chance only, but where there is time. */
-async function draw(t: Parameters<typeof explore>[0], scenario: Scenario, sampled = 40): Promise<void> {
+async function draw(t: Parameters<typeof explore>[0], scenario: Scenario, sampled = 25): Promise<void> {
   if (LONG) await weave(t, scenario, sampled);
   else await sample(t, scenario, sampled);
 }
@@ -227,7 +227,7 @@ test("claim: against done and release by its owner's two sessions", async (t) =>
   for (const state of ["done", "released"] as const) {
     const roles = [end("a", "ann", state), end("b", "ann", state), take("c", "cid")];
     const check = sound(["taken", "no_task", "not_claimed"]);
-    await weave(t, { title: `claimed while two say ${state}`, roles, files: CLAIMED, check, ...robbed }, 120);
+    await weave(t, { title: `claimed while two say ${state}`, roles, files: CLAIMED, check, ...robbed }, 60);
   }
 });
 
@@ -256,7 +256,7 @@ test("steal: against its owner's done and release, stopped at any step", async (
   for (const state of ["done", "released"] as const) {
     const roles = [end("a", "ann", state), thief("b", "bob")];
     const check = sound(["taken", "not_stale", "not_claimed"]);
-    await weave(t, { title: `stolen while it is ${state}`, roles, files: CLAIMED, check, ...robbed }, 120);
+    await weave(t, { title: `stolen while it is ${state}`, roles, files: CLAIMED, check, ...robbed }, 60);
   }
 });
 
@@ -264,9 +264,9 @@ test("steal: a thief that sleeps while the owner releases it and claims it anew 
   const suspend = { actor: "b", until: ({ actors }: Run) => actors.every(({ role, state }) => role.actor === "b" || state === "ended") };
   const roles = [thief("b", "bob"), end("a", "ann", "released"), take("c", "ann", { task: "1", after: "a" })];
   const check = sound(["taken", "not_stale"]);
-  await weave(t, { title: "a thief suspended", roles, files: CLAIMED, suspend, check, ...robbed }, 120);
+  await weave(t, { title: "a thief suspended", roles, files: CLAIMED, suspend, check, ...robbed }, 60);
   const more = [...roles, end("d", "ann", "done", { after: "c" })];
-  await draw(t, { title: "a thief suspended till it is done", roles: more, files: CLAIMED, suspend, check, ...robbed }, 120);
+  await draw(t, { title: "a thief suspended till it is done", roles: more, files: CLAIMED, suspend, check, ...robbed }, 60);
 });
 
 test("steal: killed at any step, and once more by another process: taken once and told once", async (t) => {
@@ -283,7 +283,7 @@ test("release: one that sleeps while the same name releases the task and claims 
     const suspend = { actor: "a", until: ({ actors }: Run) => actors.every(({ role, state }) => role.actor === "a" || state === "ended") };
     const roles = [end("a", "ann", state), end("b", "ann", "released"), take("c", "ann", { task: "1", after: "b" })];
     const check = sound(["taken", "not_claimed", "no_task"]);
-    await weave(t, { title: `${state} late by an owner suspended`, roles, files: CLAIMED, suspend, check, ...robbed });
+    await draw(t, { title: `${state} late by an owner suspended`, roles, files: CLAIMED, suspend, check, ...robbed });
   }
 });
 
@@ -295,7 +295,7 @@ test("a task that a person makes anew at any moment is not replaced, and no text
     await weave(t, { title: `made anew while it is ${state}`, roles, files: CLAIMED, check: sound(["task_exists"]), ...robbed });
     const two = [...roles, end("b", "ann", state)];
     const check = sound(["task_exists", "not_claimed", "taken"]);
-    await weave(t, { title: `made anew while two say ${state}`, roles: two, files: CLAIMED, check, ...robbed }, 120);
+    await weave(t, { title: `made anew while two say ${state}`, roles: two, files: CLAIMED, check, ...robbed }, 60);
   }
   await weave(t, { title: "made anew while it is stolen", roles: [thief("b", "bob"), put()], files: CLAIMED, check: sound(), ...robbed });
 });
@@ -306,7 +306,7 @@ const TWO = { "task-1.md": TEXT, "task-2.md": "second\n" };
 
 test("claim --next: two over two tasks have one each, also where one of them is killed", async (t) => {
   const each = sound([], (_, files) => assert.deepEqual(files.map(stateOf), ["CLAIMED", "CLAIMED"]));
-  await weave(t, { title: "two take the next", roles: [take("a", "ann", {}), take("b", "bob", {})], files: TWO, check: each, ...robbed });
+  await draw(t, { title: "two take the next", roles: [take("a", "ann", {}), take("b", "bob", {})], files: TWO, check: each, ...robbed });
   const roles = [take("a", "ann", { kill: true, every: true }), take("b", "bob", {})];
   const check = sound([], (_, files) => assert.ok(files.some((file) => file.includes("CLAIMED-bob"))));
   await sample(t, { title: "two take the next, one killed", roles, files: TWO, check }, LONG ? 2_000 : 40);
