@@ -105,7 +105,9 @@ function messagesOf(run: Run, status?: string): Chat.Message[] {
 function changesTo({ steps, actors }: Run, state: "done" | "released"): number {
   const enders = actors.filter(({ role }) => role.does === "end" && role.state === state).map(({ role }) => role.actor);
   const isEnd = ({ op, files }: Run["steps"][number]["call"]): boolean => op === "link" && /^task-.*CLAIMED/.test(files[0]!);
-  return steps.filter(({ actor, call, result }) => enders.includes(actor) && isEnd(call) && result === "ok").length;
+  const isUndone = ({ op, files }: Run["steps"][number]["call"]): boolean => op === "rename" && /^task-1(\.DONE.*)?\.md$/.test(files[0]!) && /\.old$/.test(files[1]!);
+  const count = (is: typeof isEnd): number => steps.filter(({ actor, call, result }) => enders.includes(actor) && is(call) && result === "ok").length;
+  return count(isEnd) - count(isUndone);
 }
 
 /** What was said to have happened is told, by one message for each change; and nothing else is. */
