@@ -463,12 +463,17 @@ function bare(text: string): string {
 }
 
 function parseRecipients(text: string): string[] {
+  const names = parseList(text);
+  return names.some(isEverybody) ? [] : names;
+}
+
+/** The words of a header's list, each once. */
+function parseList(text: string): string[] {
   const list = bare(text)
     .replace(/^\[(.*)\]$/, "$1")
     .split(",")
     .map(bare);
-  const names = list.filter((name) => name !== "");
-  return names.some(isEverybody) ? [] : [...new Set(names)];
+  return [...new Set(list.filter((word) => word !== ""))];
 }
 
 function isEverybody(name: string): boolean {
@@ -2759,7 +2764,7 @@ export interface NewTask {
 /** The id in `12`, `task-12`, `task-12.md` or the name of a taken task's file; throws `bad_name`. */
 export function parseTask(text: string): string {
   const match =
-    /^(?:\.[/\\])?(?:task-|#)?([A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?)(?:\.(?:CLAIMED|DONE)-[a-z0-9-]+)?(?:\.md)?$/.exec(
+    /^(?:\.[/\\])?(?:task-|#)?([A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?)(?:\.(?:CLAIMED|DONE)-[^/\\\s]+)?(?:\.md)?$/.exec(
       text.trim(),
     );
   if (match !== null && !DEVICE.test(match[1]!.toLowerCase())) return match[1]!;
@@ -2798,12 +2803,23 @@ function taskFiles(channel: Channel): Board {
  * Throws `gone`, `no_access` or `io`.
  */
 export function listTasks(channel: Channel): Task[] {
-  return explaining(`list the tasks of ${quoted(channel.name)}`, () => readBoard(channel, taskFiles(channel)));
+  return explaining(`list the tasks of ${quoted(channel.name)}`, () => {
+    for (let left = LISTINGS; ; left--) {
+      const files = taskFiles(channel);
+      const found = [...files.values()].flat();
+      const tasks = found
+        .filter(({ file, state }) => state !== "open" || statOf(channel, file)?.isFile())
+        .map((file) => readTask(channel, file, files));
+      // One that was renamed before it was read has another state by now.
+      if (left <= 1 || found.every(({ file }) => statOf(channel, file) !== undefined)) return tasks.sort(byId);
+    }
+  });
 }
 
-function readBoard(channel: Channel, board: Board): Task[] {
-  const files = [...board.values()].flat();
-  return files.map((file) => readTask(channel, file, board)).sort(byId);
+const LISTINGS = 20; // of a board that changes all the time, until one holds still
+
+function statOf(channel: Channel, file: string): fs.Stats | undefined {
+  return fs.lstatSync(path.join(channel.path, file), { throwIfNoEntry: false });
 }
 
 function byId(a: { task: string }, b: { task: string }): number {
@@ -2816,7 +2832,7 @@ function readTask(channel: Channel, { id, file, state, owner }: TaskFile, files:
   const text = readIfPossible(full);
   const { fields, body } = splitMessage(text) ?? { fields: new Map<string, string>(), body: text };
   const get = (key: string): string => fields.get(key) ?? "";
-  const after = parseRecipients(get("after"));
+  const after = parseList(get("after")).map(taskIdOr);
   const priority = bare(get("priority")).toLowerCase();
   const record = state === "open" ? undefined : readRecord(channel, id, owner);
   const blocked = state === "open" && after.some((other) => !isDone(files, other));
@@ -2837,7 +2853,16 @@ function readTask(channel: Channel, { id, file, state, owner }: TaskFile, files:
   };
 }
 
-function isDone(files: Board, id: string): boolean {
+/** The id in a word of `after`, as people write it: 3, task-3 or #3; what is none stays, and is never done. */
+function taskIdOr(word: string): string {
+  try {
+    return parseTask(word);
+  } catch {
+    return word;
+  }
+}
+
+function isDone(files: Map<string, TaskFile[]>, id: string): boolean {
   const found = files.get(id) ?? [];
   return found.length > 0 && found.every(({ state }) => state === "done");
 }
@@ -2854,15 +2879,15 @@ export async function createTask(channel: Channel, task: NewTask, { signal }: Bl
     checkRecipients(channel, meta, names, []);
     const after = (task.after ?? []).map(parseTask);
     const text = formatTask(task, names, after);
-    const id = await withLock(numberLock(channel), signal, (draft) => {
-      const found = wanted ?? nextTaskId(channel);
-      checkAfter(channel, found, after);
-      placeTask(channel, draft, found, text(found));
-      return found;
+    const made = await withLock(numberLock(channel), signal, (draft) => {
+      const id = wanted ?? nextTaskId(channel);
+      checkAfter(channel, id, after);
+      placeTask(channel, draft, id, text(id));
+      const file: TaskFile = { id, file: `task-${id}.md`, state: "open", owner: "" };
+      return readTask(channel, file, taskFiles(channel)); // before anybody can take it
     });
     flushFolder(channel.path);
-    const files = taskFiles(channel);
-    return readTask(channel, { id, file: `task-${id}.md`, state: "open", owner: "" }, files);
+    return made;
   });
 }
 
@@ -2927,6 +2952,9 @@ function checkAfter(channel: Channel, id: string, after: readonly string[]): voi
   }
   const missing = after.find((other) => !files.has(other));
   if (missing !== undefined) throw noTask(channel, missing);
+  const slot = all.find(({ task, slot }) => slot && after.includes(task));
+  if (slot !== undefined)
+    throw new ChatError("bad_value", `--after: task-${slot.task} is a slot, and never done; nothing was made`);
 }
 
 function noTask(channel: Channel, id: string): ChatError {
@@ -3005,7 +3033,13 @@ export async function claim(channel: Channel, agent: string, task: string, how: 
  */
 export async function claimNext(channel: Channel, agent: string, how: Claiming = {}): Promise<Claim> {
   const name = parseName("agent", agent);
-  return takeTask(channel, name, (board) => nextTask(channel, name, how.older, board), how);
+  for (;;) {
+    try {
+      return await takeTask(channel, name, () => nextTask(channel, name, how.older), how);
+    } catch (error) {
+      if (!isCode(error, "taken")) throw error; // the reference took it in between: then the next one
+    }
+  }
 }
 
 /** Decides and renames under one lock; `choose` says which. */
@@ -3021,14 +3055,16 @@ async function takeTask(
       const board = taskFiles(channel);
       const id = renamed.here ? renamed.id! : choose(board);
       renamed.id = id;
-      const mine = `task-${id}.CLAIMED-${name}.md`;
-      const files = board.get(id) ?? [];
-      const others = files.filter(({ state, file }) => state !== "open" && file !== mine);
+      const files = filesOf(channel, id);
+      if (files.length === 0) throw noTask(channel, id);
+      const own = files.find(({ state, owner }) => state === "claimed" && foldName(owner) === name);
+      const others = files.filter((file) => file.state !== "open" && file !== own);
       if (renamed.here && !renamed.kept && isTooLate(channel, id, others, renamed)) {
-        giveBack(path.join(channel.path, mine), path.join(channel.path, renamed.from!), renamed);
+        giveBack(path.join(channel.path, `task-${id}.CLAIMED-${name}.md`), path.join(channel.path, renamed.from!), renamed);
         startOver();
       }
-      const already = files.some(({ file }) => file === mine);
+      const mine = own?.file ?? `task-${id}.CLAIMED-${name}.md`;
+      const already = own !== undefined;
       const left = already ? undefined : abandoned(channel, id, others, older, draft);
       if (others.length > 0 && left === undefined) throw refusal(channel, id, others);
       if (!already) take(channel, draft, board, left, { id, mine, name }, renamed);
@@ -3071,7 +3107,8 @@ function take(
   { id, mine, name }: { id: string; mine: string; name: Name },
   renamed: Renamed,
 ): void {
-  if (left === undefined) assertFree(channel, id, name, board);
+  if (left === undefined) assertFree(channel, id, name);
+  else assertOpenTo(channel, readTask(channel, left, taskFiles(channel)), name);
   const from = left?.file ?? `task-${id}.md`;
   const record = left && readRecord(channel, id, left.owner)?.id;
   writeRecord(channel, draft, id, name, "claimed", left?.owner ?? null);
@@ -3080,9 +3117,7 @@ function take(
     Object.assign(renamed, { here: true, from, left: left?.owner, record });
   } catch (error) {
     if (!isCode(error, "ENOENT")) throw error;
-    // The reference renames without our lock, and may have been a moment quicker.
-    const winners = (taskFiles(channel).get(id) ?? []).filter(({ state }) => state !== "open");
-    throw winners.length > 0 ? refusal(channel, id, winners) : noTask(channel, id);
+    startOver(); // the reference renames without our lock, and was a moment quicker
   }
 }
 
@@ -3090,19 +3125,24 @@ function take(
 function assertFree(channel: Channel, id: string, name: Name, board: Board): void {
   const from = path.join(channel.path, `task-${id}.md`);
   const stat = fs.lstatSync(from, { throwIfNoEntry: false });
-  if (stat === undefined) throw noTask(channel, id);
+  if (stat === undefined) startOver(); // it was listed: somebody without our lock was quicker
   if (!stat.isFile()) throw new ChatError("no_task", `${quoted(from)} is not a regular file`);
-  const task = readTask(channel, { id, file: `task-${id}.md`, state: "open", owner: "" }, board);
-  const another = (): string | undefined => claimAnother(channel, openTasks(channel));
-  if (!isOpenTo(task, name))
-    throw new ChatError("reserved", `task-${id} is for ${visible(task.for.join(", "))}: ${from}`, another());
-  const first = task.after.filter((other) => !isDone(board, other)).map((other) => `task-${other}`);
+  const files = taskFiles(channel);
+  const task = readTask(channel, { id, file: `task-${id}.md`, state: "open", owner: "" }, files);
+  assertOpenTo(channel, task, name);
+  const first = task.after.filter((other) => !isDone(files, other)).map((other) => `task-${other}`);
   if (first.length > 0)
     throw new ChatError(
       "blocked",
       `task-${id} comes after ${visible(first.join(", "))}, not done yet: ${from}`,
-      another(),
+      claimAnother(channel, openTasks(channel)),
     );
+}
+
+function assertOpenTo(channel: Channel, task: Task, name: Name): void {
+  if (isOpenTo(task, name)) return;
+  const message = `task-${task.task} is for ${visible(task.for.join(", "))}: ${task.path}`;
+  throw new ChatError("reserved", message, claimAnother(channel, openTasks(channel)));
 }
 
 function isOpenTo({ for: names }: Task, name: Name): boolean {
@@ -3127,12 +3167,15 @@ function refusal(channel: Channel, id: string, others: readonly TaskFile[], mend
 function nextTask(channel: Channel, name: Name, older: number | undefined, board: Board): string {
   const pause = currentPause(channel);
   if (pause !== undefined) {
-    const message = `${channel.name} is paused by ${visible(pause.from)} since ${clockTime(pause.ts)}: ${oneLine(pause.body).trim()}`;
-    throw new ChatError("paused", message, `agent-chat resume ${shellWord(channel.name)}`);
+    const mend = `agent-chat resume ${shellWord(channel.name)}`;
+    throw new ChatError("paused", `${channel.name} is ${pauseWords(pause)}`, mend);
   }
   const tasks = readBoard(channel, board);
   const [open] = claimable(tasks, name);
-  const left = open ?? tasks.find((task) => older !== undefined && isLeft(channel, task, name, older));
+  const owned = (id: string): number => tasks.filter(({ task, owner }) => task === id && owner !== null).length;
+  const isWanted = (task: Task): boolean => !task.slot && isOpenTo(task, name) && owned(task.task) === 1;
+  const left =
+    open ?? tasks.find((task) => older !== undefined && isWanted(task) && isLeft(channel, task, name, older));
   if (left !== undefined) return left.task;
   const counts = (["blocked", "claimed", "open"] as const).map((state) => {
     const number = tasks.filter((task) => task.state === state).length;
@@ -3202,22 +3245,28 @@ function giveBack(mine: string, before: string, renamed: Renamed): void {
   renamed.here = false;
 }
 
-/** Tells the former owner, once, though the claim be repeated. */
-function tellRobbed(channel: Channel, draft: Draft, id: string, name: Name): void {
+/** Tells the former owner, once, though the claim be repeated, or its process died before; whether it was now. */
+function tellRobbed(channel: Channel, draft: Draft, id: string, name: Name): boolean {
   const record = readRecord(channel, id, name);
-  if (record?.state !== "claimed" || record.owner === null) return;
+  if (record?.state !== "claimed" || record.owner === null) return false;
   const body = `${name} has taken task-${id} over: you had it, and had not been heard of. Do not go on with it.`;
   const title = `task-${id} is ${name}'s now`;
-  tellOnce(channel, draft, record, { from: name, to: [record.owner], title, body, status: "stolen", task: id });
+  return tellOnce(channel, draft, record, { from: name, to: [record.owner], title, body, status: "stolen", task: id }).now;
 }
 
 /** Posts what a change of a task has to tell, under the lock in which it was made; not what was told before. */
-function tellOnce(channel: Channel, draft: Draft, { after }: TaskRecord, outgoing: Outgoing): Message {
+function tellOnce(
+  channel: Channel,
+  draft: Draft,
+  { after }: TaskRecord,
+  outgoing: Outgoing,
+): { message: Message; now: boolean } {
   const later = listMessages(channel).entries.filter(({ seq }) => seq > after);
   const isTold = ({ task, status }: Message): boolean => task === outgoing.task && status === outgoing.status;
   const told = firstBy(channel, later, outgoing.from, isTold);
-  if (told !== undefined) return told;
-  return publish(channel, draft, undefined, address(channel, { ...outgoing, force: true }, outgoing.body, []));
+  if (told !== undefined) return { message: told, now: false };
+  const unnumbered = address(channel, { ...outgoing, force: true }, outgoing.body, []);
+  return { message: publish(channel, draft, undefined, unnumbered), now: true };
 }
 
 /** How to finish or release a task. */
@@ -3262,12 +3311,14 @@ async function endClaim(
       if (had !== undefined) {
         const to = state === "done" && !had.slot ? `task-${id}.DONE-${name}.md` : `task-${id}.md`;
         assertAbsent(channel, to);
+        if (foldName(had.owner ?? "") === name && tellRobbed(channel, draft, id, name)) startOver(); // a draft is one message
         const record = writeRecord(channel, draft, id, name, state, had.owner);
         persistently(() => fs.renameSync(had.path, path.join(channel.path, to)));
         ended = { from: had.file, to, record };
         assertHeld(draft);
       }
-      const task = listTasks(channel).find((one) => one.task === id && isEnded(one, name, state));
+      const tasks = listTasks(channel).filter((one) => one.task === id);
+      const task = tasks.find((one) => isEnded(one, name, state)) ?? (ended && tasks[0]); // taken again since
       if (task === undefined) throw noTask(channel, id);
       const record = ended?.record ?? readRecord(channel, id, name);
       const message = record && tellEnd(channel, draft, name, task, record, text);
@@ -3316,12 +3367,12 @@ function tellEnd(
   record: TaskRecord,
   body: string | undefined,
 ): Message | undefined {
-  if (slot && body === undefined) return undefined;
+  if (slot && body === undefined && foldName(record.owner ?? name) === name) return undefined;
   const others = [record.state === "done" ? from : "", record.owner ?? ""].filter((other) => foldName(other) !== name);
   const to = record.state === "done" ? others.filter((other) => isName(foldName(other))) : [];
   const text = body ?? `task-${task}${title && ` (${title})`} is ${record.state === "done" ? "done" : "open again"}.`;
   const about = `task-${task} ${record.state}${title && `: ${title}`}`.slice(0, LINE_MAX);
-  return tellOnce(channel, draft, record, { from: name, to, title: about, body: text, status: record.state, task });
+  return tellOnce(channel, draft, record, { from: name, to, title: about, body: text, status: record.state, task }).message;
 }
 
 /** Why nobody is to take the next task. */
@@ -3335,10 +3386,16 @@ const pausePath = (channel: Channel): string => path.join(channel.path, "_paused
 
 /** The pause of a channel, if there is one. */
 export function currentPause(channel: Channel): Pause | undefined {
-  const text = readIfPossible(pausePath(channel));
-  if (text === "") return undefined;
+  if (fs.lstatSync(pausePath(channel), { throwIfNoEntry: false }) === undefined) return undefined;
+  const text = readIfPossible(pausePath(channel)); // made by hand it may be empty, or no file at all
   const { fields, body } = splitMessage(text) ?? { fields: new Map<string, string>(), body: text };
   return { from: fields.get("from") ?? "", ts: fields.get("ts") ?? "", body };
+}
+
+/** A pause on one line; one that was made by hand says less. */
+function pauseWords({ from, ts, body }: Pause): string {
+  const who = `paused${from && ` by ${visible(from)}`}${ts && ` since ${clockTime(ts)}`}`;
+  return body.trim() === "" ? who : `${who}: ${field(body.trim())}`;
 }
 
 /** Lets nobody take the next task until `resume`; returns the pause that is there. Throws like `post`. */
@@ -3442,7 +3499,7 @@ export async function waitForTasks(
   how: WaitingForTasks = {},
 ): Promise<Task[]> {
   const [name, id] = [parseName("agent", agent), task === undefined ? undefined : parseTask(task)];
-  const waiter = openWaiter(channels, name, how, id === undefined ? "" : `task-${id}`);
+  const waiter = openWaiter(channels, name, how, id === undefined ? "" : `news of task-${id}`); // in no line for it
   const found = new Map<Watch, Task[]>(); // as last listed
   let first: string | undefined;
   const check = (): Task[] | undefined => {
@@ -4680,20 +4737,26 @@ function describe(channel: Channel, name: Name | undefined, note: Note): Row {
 }
 
 const DONE_SHOWN = 5; // finished tasks on one screen
+const SHOWN = 10; // others, of each state
 
 /** A channel's tasks, at a glance. */
 function boardText(channel: Channel, tasks: readonly Task[]): string {
   const states = ["open", "blocked", "claimed", "done"] as const;
   const of = (state: Task["state"]): Task[] => tasks.filter((task) => task.state === state);
   const pause = currentPause(channel);
-  const paused =
-    pause === undefined ? [] : [`  paused by ${pause.from} since ${clockTime(pause.ts)}: ${field(pause.body.trim())}`];
+  const paused = pause === undefined ? [] : [`  ${pauseWords(pause)}`];
   const head = `${channel.name}: ${states.map((state) => `${of(state).length} ${state}`).join(", ")}`;
-  const rows = states.flatMap((state) => (state === "done" ? of(state).slice(-DONE_SHOWN) : of(state)));
+  const parts = states.map((state) => (state === "done" ? of(state).slice(-DONE_SHOWN) : of(state).slice(0, SHOWN)));
+  const more = states.flatMap((state, i) => {
+    const rest = of(state).length - parts[i]!.length;
+    return rest === 0 || state === "done" ? [] : [`${rest} more ${state}`];
+  });
   const owners = new Map(
     presence(channel, [...new Set(of("claimed").map(({ owner }) => owner!))]).map((one) => [one.agent, one]),
   );
-  return [head, ...paused, ...rows.map((task) => `  ${taskLine(task, owners.get(task.owner ?? ""))}`)].join("\n");
+  const rows = parts.flat().map((task) => `  ${taskLine(task, owners.get(task.owner ?? ""))}`);
+  const rest = more.length === 0 ? [] : [`  ${more.join(", ")}: --json has all`];
+  return [head, ...paused, ...rows, ...rest].join("\n");
 }
 
 function taskLine(
@@ -4703,7 +4766,7 @@ function taskLine(
   const words = [
     priority === "normal" ? "" : priority,
     slot ? "slot" : "",
-    field(title),
+    titleFrom(title), // as short as if it came from the body
     names.length === 0 || state === "done" ? "" : `for ${names.join(", ")}`,
     state === "blocked" ? `after ${after.join(", ")}` : "",
     owner === null
@@ -4775,7 +4838,7 @@ function channelLines({ channel, path: folder, messages, unread, members, newest
   const waiting = unread === undefined ? "" : `, ${unread} unread`;
   const last = newest === null ? "no message yet" : `last: #${newest.seq} ${newest.from}: ${newest.title}`;
   return visible(
-    `${channel}  ${plural(messages, "message")}${waiting}  ${members.join(", ") || "(open)"}  ${folder}\n  ${last}${paused === undefined ? "" : `\n  tasks are paused by ${paused.from}: ${field(paused.body.trim())}`}`,
+    `${channel}  ${plural(messages, "message")}${waiting}  ${members.join(", ") || "(open)"}  ${folder}\n  ${last}${paused === undefined ? "" : `\n  tasks are ${pauseWords(paused)}`}`,
   );
 }
 
