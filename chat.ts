@@ -2807,19 +2807,24 @@ export function listTasks(channel: Channel): Task[] {
     for (let left = LISTINGS; ; left--) {
       const files = taskFiles(channel);
       const found = [...files.values()].flat();
-      const tasks = found
-        .filter(({ file, state }) => state !== "open" || statOf(channel, file)?.isFile())
-        .map((file) => readTask(channel, file, files));
-      // One that was renamed before it was read has another state by now.
-      if (left <= 1 || found.every(({ file }) => statOf(channel, file) !== undefined)) return tasks.sort(byId);
+      const tasks = found.filter((file) => isTask(channel, file)).map((file) => readTask(channel, file, files));
+      const again = [...taskFiles(channel).values()].flat();
+      // What is renamed meanwhile may be listed twice or not at all, and cannot be read by its old name (5.7).
+      if (left <= 1 || namesOf(found) === namesOf(again)) return tasks.sort(byId);
     }
   });
 }
 
 const LISTINGS = 20; // of a board that changes all the time, until one holds still
 
-function statOf(channel: Channel, file: string): fs.Stats | undefined {
-  return fs.lstatSync(path.join(channel.path, file), { throwIfNoEntry: false });
+function namesOf(files: readonly { readonly file: string }[]): string {
+  return files.map(({ file }) => file).join(", ");
+}
+
+/** An open one must be a regular file to be taken; what has another state stands in the way, whatever it is. */
+function isTask(channel: Channel, { file, state }: TaskFile): boolean {
+  if (state !== "open") return true;
+  return fs.lstatSync(path.join(channel.path, file), { throwIfNoEntry: false })?.isFile() === true;
 }
 
 function byId(a: { task: string }, b: { task: string }): number {
@@ -4153,8 +4158,9 @@ export const COMMANDS = {
     async run(call, { mine, open, stale }) {
       const isWanted = taskFilter(mine === true ? call.agent() : undefined, open === true, stale);
       for (const channel of chosen(call)) {
-        const tasks = listTasks(channel).filter((task) => isWanted(channel, task));
-        torn(channel).forEach(call.note);
+        const all = listTasks(channel);
+        const tasks = all.filter((task) => isWanted(channel, task));
+        torn(all).forEach(call.note);
         const rows = tasks.map((task) => JSON.stringify(task)).join("\n");
         const text = call.json ? (rows === "" ? "" : `${rows}\n`) : `${visible(boardText(channel, tasks))}\n`;
         if (text !== "") await print(text);
@@ -4792,11 +4798,11 @@ function ownerWords({ seen, waiting, status }: Presence): string {
 }
 
 /** Tasks that two clones took apart, or that were made anew. */
-function torn(channel: Channel): string[] {
-  const several = [...taskFiles(channel)].filter(([, files]) => files.length > 1);
-  return several.map(
-    ([id, files]) => `task-${id} is there ${files.length} times: ${files.map(({ file }) => file).join(", ")}`,
-  );
+function torn(all: readonly Task[]): string[] {
+  return [...new Set(all.map(({ task }) => task))].flatMap((id) => {
+    const files = all.filter(({ task }) => task === id);
+    return files.length > 1 ? [`task-${id} is there ${files.length} times: ${namesOf(files)}`] : [];
+  });
 }
 
 /** One agent on one line of a roster. */
