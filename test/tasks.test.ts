@@ -349,6 +349,20 @@ test("done and release: only its owner, or by force with a word to the owner", (
   ok(["done", "r", "9", "--as", "bob"]);
 });
 
+test("done: where the disk is full nothing is changed, and no lock is left", (t) => {
+  const { ok, bash, all, at } = board(t, "task-1.md", "task-2.md");
+  ok(["claim", "r", "1", "--as", "bob"]);
+  const before = all();
+  for (const args of ["done r 1", "release r 1", "claim r 2", "claim r --next", "task r x", "pause r --body x"]) {
+    const { stdout, stderr } = bash(`ulimit -f 0; ac ${args} --as bob; echo "exit $?" | cat`);
+    assert.equal(stdout, "exit 1\n", args);
+    assert.match(stderr, /EFBIG/);
+    assert.deepEqual([all(), fs.existsSync(at("r", "_seq.lock"))], [before, false], args);
+  }
+  fs.mkdirSync(at("r", ".tasks", "1.alice.json")); // nor where the record cannot be put
+  assert.match(bash("ac done r 1 --as alice --force; ac done r 1 --as bob").stderr, /could not change task-1: .*EISDIR/);
+});
+
 // ---- steal
 
 test("steal: only from an owner who was silent for so long, in one step, and the owner is told", async (t) => {
