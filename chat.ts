@@ -2761,12 +2761,13 @@ export interface NewTask {
   readonly slot?: boolean | undefined;
 }
 
+const TASK_ID = "[A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?";
+const TASK_WORD = RegExp(`^(?:\\.[/\\\\])?(?:task-|#)?(${TASK_ID})(?:\\.(?:CLAIMED|DONE)-[^/\\\\\\s]+)?(?:\\.md)?$`);
+const TASK = RegExp(`^task-(${TASK_ID})(?:\\.(CLAIMED|DONE)-(.+))?\\.md$`);
+
 /** The id in `12`, `task-12`, `task-12.md` or the name of a taken task's file; throws `bad_name`. */
 export function parseTask(text: string): string {
-  const match =
-    /^(?:\.[/\\])?(?:task-|#)?([A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?)(?:\.(?:CLAIMED|DONE)-[^/\\\s]+)?(?:\.md)?$/.exec(
-      text.trim(),
-    );
+  const match = TASK_WORD.exec(text.trim());
   if (match !== null && !DEVICE.test(match[1]!.toLowerCase())) return match[1]!;
   throw new ChatError(
     "bad_name",
@@ -2782,16 +2783,11 @@ interface TaskFile {
   readonly owner: string;
 }
 
-const TASK = /^task-([A-Za-z0-9][A-Za-z0-9_-]*)(?:\.(CLAIMED|DONE)-(.+))?\.md$/;
-
-/** One listing of a channel's tasks: the files of each id. */
-type Board = ReadonlyMap<string, readonly TaskFile[]>;
-
-function taskFiles(channel: Channel): Board {
+function taskFiles(channel: Channel): Map<string, TaskFile[]> {
   const tasks = new Map<string, TaskFile[]>();
   for (const file of listNames(channel)) {
     const [, id, mark, owner = ""] = TASK.exec(file) ?? [];
-    if (id === undefined) continue;
+    if (id === undefined || DEVICE.test(id.toLowerCase())) continue; // no word would name it
     const state = mark === undefined ? "open" : mark === "CLAIMED" ? "claimed" : "done";
     tasks.set(id, [...(tasks.get(id) ?? []), { id, file, state, owner }]);
   }

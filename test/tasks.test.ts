@@ -226,6 +226,7 @@ test("tasks: hand-made ones are read as they are meant, and what is no file is n
   const { ok, put, at, list, chat, files } = board(t);
   fs.mkdirSync(at("r", "task-0.md"));
   fs.symlinkSync("/etc/hostname", at("r", "task-00.md"));
+  for (const odd of ["x-", "con", "a".repeat(65), "a.b", "-"]) put(`task-${odd}.md`); // no word of ours would finish them
   put("task-1.md", "");
   put("task-2.md", HEADER({ for: "all", priority: "High # now" }, "x\n"));
   put("task-3.md", HEADER({ for: `[a, "@Bob", 'ümlaut']`, after: "[task-1, 2]" }, "# y\n"));
