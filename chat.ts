@@ -530,6 +530,11 @@ function timestamp(now = new Date()): string {
   return `${date}T${time}${offset < 0 ? "-" : "+"}${two(offset / 60)}:${two(offset % 60)}`;
 }
 
+/** To the millisecond: of those who wait for one thing, who began first has it first. */
+function timestampMs(now: Date): string {
+  return timestamp(now).replace(/(?=.\d\d:\d\d$)/, `.${String(now.getMilliseconds()).padStart(3, "0")}`);
+}
+
 /** A body as it may be posted, or `no_body`, `bad_body`, `too_big` (SPEC 4.6). */
 function checkBody(text: string): string {
   const body = text.replace(/^\ufeff/, "");
@@ -2386,7 +2391,7 @@ function openWaiter(
     channels: typeof channels === "function" ? channels : () => channels,
     named: typeof channels !== "function",
     watches: new Map(),
-    since: timestamp(),
+    since: timestampMs(new Date()),
     how,
     aim,
     hears: [],
