@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import fs from "node:fs";
 import { test, type TestContext } from "node:test";
-import { createTask, lastMessages, listTasks, openChannel, type Message, type NewTask, type Task } from "../chat.ts";
+import { claimNext, createTask, lastMessages, listTasks, openChannel, type Message, type NewTask, type Task } from "../chat.ts";
 import { BIN, cleanEnv, listening, random, REFERENCE, rows, sandbox, until, watchChild, type Result, type Running } from "./helpers.ts";
 
 const SEED = Number(process.env["SEED"] ?? Date.now() % 1e9);
@@ -570,6 +570,39 @@ test("claim: ten workers and a hundred tasks: every task has one owner, every wo
   assert.deepEqual(files(), had.flatMap((ids, i) => ids.map((id) => `task-${id}.DONE-w${i}.md`)).sort());
   whole();
   assert.deepEqual(messages().map(({ task, from, to, status }) => `${task} ${from} ${to.join()} ${status}`).sort(), had.flatMap((ids, i) => ids.map((id) => `${id} w${i} maker done`)).sort());
+});
+
+/** Takes what is first, as the reference does: one rename, and no lock. */
+const RIVAL = `
+const fs = require("node:fs");
+process.chdir(process.argv[2]);
+let had = 0;
+for (let id = 1; id <= 150; id++) {
+  try {
+    fs.renameSync("task-" + id + ".md", "task-" + id + ".CLAIMED-rival.md");
+    had++;
+    for (const until = performance.now() + 4 * Math.random(); performance.now() < until;);
+  } catch {}
+}
+process.stdout.write(String(had));
+`;
+
+test("claim: --next goes on to the next where somebody without the lock was quicker", async (t) => {
+  const ids = Array.from({ length: 150 }, (_, i) => `${i + 1}`);
+  const { root, dir, at, files } = board(t, ...ids.map((id) => `task-${id}.md`));
+  fs.writeFileSync(`${dir}/rival.cjs`, RIVAL);
+  const rival = watchChild(spawn(process.execPath, [`${dir}/rival.cjs`, at("r")], { stdio: ["ignore", "pipe", "pipe"] }));
+  t.after(() => rival.child.kill("SIGKILL"));
+  await until("the rival has begun", () => fs.existsSync(at("r", "task-1.CLAIMED-rival.md")));
+  const mine: string[] = [];
+  const again = async (): Promise<void> => {
+    for (;;) mine.push((await claimNext(openChannel(root, "r"), "ours")).task);
+  };
+  await assert.rejects(again(), { code: "no_task", message: /nothing to claim for ours in .*: 0 blocked, 150 claimed, 0 open/ });
+  const { stdout } = await rival.ended;
+  assert.equal(mine.length + Number(stdout), 150);
+  assert.deepEqual(files().filter((file) => file.endsWith("ours.md")), mine.map((id) => `task-${id}.CLAIMED-ours.md`).sort());
+  t.diagnostic(`${mine.length} of 150 were ours`);
 });
 
 // ---- slots, pauses, waits
