@@ -2799,6 +2799,10 @@ function taskFiles(channel: Channel): Map<string, TaskFile[]> {
   return tasks;
 }
 
+function filesOf(channel: Channel, id: string): TaskFile[] {
+  return taskFiles(channel).get(id) ?? [];
+}
+
 /**
  * All tasks of a channel, by number, then by name; a task that two clones took apart is there once for each of them.
  * Throws `gone`, `no_access` or `io`.
@@ -2833,7 +2837,7 @@ function byId(a: { task: string }, b: { task: string }): number {
   return x === y ? (a.task < b.task ? -1 : a.task > b.task ? 1 : 0) : x - y;
 }
 
-function readTask(channel: Channel, { id, file, state, owner }: TaskFile, files: Board): Task {
+function readTask(channel: Channel, { id, file, state, owner }: TaskFile, files: Map<string, TaskFile[]>): Task {
   const full = path.join(channel.path, file);
   const text = readIfPossible(full);
   const { fields, body } = splitMessage(text) ?? { fields: new Map<string, string>(), body: text };
@@ -3052,28 +3056,31 @@ export async function claimNext(channel: Channel, agent: string, how: Claiming =
 async function takeTask(
   channel: Channel,
   name: Name,
-  choose: (board: Board) => string,
+  choose: () => string,
   { older, signal }: Claiming,
 ): Promise<Claim> {
   const renamed: Renamed = { id: undefined, here: false, kept: false };
   const taken = await explainingLater(`claim a task of ${quoted(channel.name)}`, () =>
     withLock(numberLock(channel), signal, (draft) => {
-      const board = taskFiles(channel);
-      const id = renamed.here ? renamed.id! : choose(board);
+      const id = renamed.here ? renamed.id! : choose();
       renamed.id = id;
       const files = filesOf(channel, id);
       if (files.length === 0) throw noTask(channel, id);
       const own = files.find(({ state, owner }) => state === "claimed" && foldName(owner) === name);
       const others = files.filter((file) => file.state !== "open" && file !== own);
       if (renamed.here && !renamed.kept && isTooLate(channel, id, others, renamed)) {
-        giveBack(path.join(channel.path, `task-${id}.CLAIMED-${name}.md`), path.join(channel.path, renamed.from!), renamed);
+        giveBack(
+          path.join(channel.path, `task-${id}.CLAIMED-${name}.md`),
+          path.join(channel.path, renamed.from!),
+          renamed,
+        );
         startOver();
       }
       const mine = own?.file ?? `task-${id}.CLAIMED-${name}.md`;
       const already = own !== undefined;
       const left = already ? undefined : abandoned(channel, id, others, older, draft);
       if (others.length > 0 && left === undefined) throw refusal(channel, id, others);
-      if (!already) take(channel, draft, board, left, { id, mine, name }, renamed);
+      if (!already) take(channel, draft, left, { id, mine, name }, renamed);
       assertHeld(draft);
       tellRobbed(channel, draft, id, name);
       const from = renamed.from ?? `task-${id}.md`;
@@ -3108,7 +3115,6 @@ interface Renamed {
 function take(
   channel: Channel,
   draft: Draft,
-  board: Board,
   left: TaskFile | undefined,
   { id, mine, name }: { id: string; mine: string; name: Name },
   renamed: Renamed,
@@ -3128,7 +3134,7 @@ function take(
 }
 
 /** Throws where a task is not there to be taken by this agent: `no_task`, `reserved`, `blocked`. */
-function assertFree(channel: Channel, id: string, name: Name, board: Board): void {
+function assertFree(channel: Channel, id: string, name: Name): void {
   const from = path.join(channel.path, `task-${id}.md`);
   const stat = fs.lstatSync(from, { throwIfNoEntry: false });
   if (stat === undefined) startOver(); // it was listed: somebody without our lock was quicker
@@ -3170,13 +3176,13 @@ function refusal(channel: Channel, id: string, others: readonly TaskFile[], mend
 }
 
 /** The task for `claimNext`. Throws `paused`, and `no_task` with what there is instead. */
-function nextTask(channel: Channel, name: Name, older: number | undefined, board: Board): string {
+function nextTask(channel: Channel, name: Name, older: number | undefined): string {
   const pause = currentPause(channel);
   if (pause !== undefined) {
     const mend = `agent-chat resume ${shellWord(channel.name)}`;
     throw new ChatError("paused", `${channel.name} is ${pauseWords(pause)}`, mend);
   }
-  const tasks = readBoard(channel, board);
+  const tasks = listTasks(channel);
   const [open] = claimable(tasks, name);
   const owned = (id: string): number => tasks.filter(({ task, owner }) => task === id && owner !== null).length;
   const isWanted = (task: Task): boolean => !task.slot && isOpenTo(task, name) && owned(task.task) === 1;
@@ -3257,7 +3263,8 @@ function tellRobbed(channel: Channel, draft: Draft, id: string, name: Name): boo
   if (record?.state !== "claimed" || record.owner === null) return false;
   const body = `${name} has taken task-${id} over: you had it, and had not been heard of. Do not go on with it.`;
   const title = `task-${id} is ${name}'s now`;
-  return tellOnce(channel, draft, record, { from: name, to: [record.owner], title, body, status: "stolen", task: id }).now;
+  return tellOnce(channel, draft, record, { from: name, to: [record.owner], title, body, status: "stolen", task: id })
+    .now;
 }
 
 /** Posts what a change of a task has to tell, under the lock in which it was made; not what was told before. */
@@ -3351,7 +3358,7 @@ function toEnd(channel: Channel, name: Name, id: string, state: "done" | "releas
   const before = readRecord(channel, id, name);
   if (before?.state === state && tasks.some((task) => isEnded(task, name, state))) return undefined;
   if (force && claimed[0] !== undefined) return claimed[0];
-  const others = (taskFiles(channel).get(id) ?? []).filter((file) => file.state !== "open");
+  const others = filesOf(channel, id).filter((file) => file.state !== "open");
   if (others.length > 0)
     throw refusal(channel, id, others, claimed.length > 0 ? "--force, if its owner has gone" : undefined);
   const mend = `agent-chat claim ${shellWord(channel.name)} ${id}`;
@@ -3378,7 +3385,8 @@ function tellEnd(
   const to = record.state === "done" ? others.filter((other) => isName(foldName(other))) : [];
   const text = body ?? `task-${task}${title && ` (${title})`} is ${record.state === "done" ? "done" : "open again"}.`;
   const about = `task-${task} ${record.state}${title && `: ${title}`}`.slice(0, LINE_MAX);
-  return tellOnce(channel, draft, record, { from: name, to, title: about, body: text, status: record.state, task }).message;
+  return tellOnce(channel, draft, record, { from: name, to, title: about, body: text, status: record.state, task })
+    .message;
 }
 
 /** Why nobody is to take the next task. */
@@ -3452,7 +3460,7 @@ export async function claimLater(
     if (!hasMoved(watch!)) return undefined;
     if (id !== undefined) waiter.hears = ownersOf(channel, id, name);
     try {
-      if (id === undefined) nextTask(channel, name, how.older, taskFiles(channel));
+      if (id === undefined) nextTask(channel, name, how.older);
       else if (waiter.hears.length === 0 || how.older !== undefined) assertFirstInLine(waiter, channel);
       return await (id === undefined ? claimNext(channel, name, how) : claim(channel, name, id, how));
     } catch (error) {
@@ -3473,9 +3481,7 @@ const LATER = ["taken", "blocked", "paused", "not_stale", "not_first"];
 
 /** Who has a task now. Throws `taken` where it was finished: no waiting will change that. */
 function ownersOf(channel: Channel, id: string, name: Name): string[] {
-  const others = (taskFiles(channel).get(id) ?? []).filter(
-    ({ state, owner }) => state !== "open" && foldName(owner) !== name,
-  );
+  const others = filesOf(channel, id).filter(({ state, owner }) => state !== "open" && foldName(owner) !== name);
   const finished = others.filter(({ state }) => state === "done");
   if (finished.length > 0) throw refusal(channel, id, finished);
   return others.map(({ owner }) => foldName(owner));
