@@ -696,10 +696,16 @@ function moveIntoPlace(from: string, to: string): void {
   try {
     fs.linkSync(from, to);
   } catch (error) {
-    if ((fs.lstatSync(from, { throwIfNoEntry: false })?.nlink ?? 1) > 1) return; // done: NFS lost the answer, and asked again
+    if (isSameFile(from, to)) return; // done: NFS lost the answer, and asked again
     if (!isCode(error, "EPERM", "ENOSYS", "ENOTSUP", "EOPNOTSUPP", "EMLINK", "EXDEV", "EINVAL")) throw error;
     moveWithoutLinks(from, to);
   }
+}
+
+/** Whether two names are those of one file. */
+function isSameFile(one: string, other: string): boolean {
+  const [a, b] = [one, other].map((file) => fs.lstatSync(file, { bigint: true, throwIfNoEntry: false }));
+  return a !== undefined && b !== undefined && a.ino === b.ino && a.dev === b.dev;
 }
 
 /** Where there are no hard links: an empty file reserves the name, and only who made it may put the whole over it. */
@@ -790,7 +796,8 @@ interface Sight {
 
 /**
  * Runs `body` while holding the lock (SPEC 5.1 to 5.5). What it decides must be carried out from the draft, or by a
- * rename followed by `assertHeld`: once the lock was stolen these fail, and `body` is run again under a new lock.
+ * rename followed by `assertHeld`: once the lock was stolen these fail, and `body` is run again under a new lock; as after
+ * every other error then, since a refusal may come from what the thief did.
  * Throws `locked` after 20 s, naming the path to remove.
  */
 async function withLock<T>(
@@ -811,7 +818,7 @@ async function withLock<T>(
       try {
         return body(draft, seen);
       } catch (error) {
-        if (!isCode(error, "ESTOLEN") && (!isCode(error, "ENOENT") || isHeld(draft))) throw error;
+        if (!isCode(error, "ESTOLEN") && isHeld(draft)) throw error; // what failed under a stolen lock is decided again
       } finally {
         letGo(draft);
       }
@@ -2837,20 +2844,37 @@ function byId(a: { task: string }, b: { task: string }): number {
   return x === y ? (a.task < b.task ? -1 : a.task > b.task ? 1 : 0) : x - y;
 }
 
-function readTask(channel: Channel, { id, file, state, owner }: TaskFile, files: Map<string, TaskFile[]>): Task {
-  const full = path.join(channel.path, file);
-  const text = readIfPossible(full);
+/** The files of one task, to decide on it: throws the system's error where its text cannot be read, for it is not known then. */
+function tasksNamed(channel: Channel, id: string): Task[] {
+  const files = taskFiles(channel);
+  return (files.get(id) ?? []).map((file) => {
+    try {
+      const found = readRegular(path.join(channel.path, file.file));
+      return readTask(channel, file, files, typeof found === "string" ? "" : found.bytes.toString());
+    } catch (error) {
+      throw isCode(error, "ENOENT") ? startOver() : error; // renamed since it was listed, by who heeds no lock or is late
+    }
+  });
+}
+
+function readTask(
+  channel: Channel,
+  { id, file, state, owner }: TaskFile,
+  files: Map<string, TaskFile[]>,
+  text = readIfPossible(path.join(channel.path, file)),
+): Task {
   const { fields, body } = splitMessage(text) ?? { fields: new Map<string, string>(), body: text };
   const get = (key: string): string => fields.get(key) ?? "";
   const after = parseList(get("after")).map(taskIdOr);
   const priority = bare(get("priority")).toLowerCase();
-  const record = state === "open" ? undefined : readRecord(channel, id, owner);
+  const record = state === "open" ? undefined : parseRecord(readIfPossible(recordPath(channel, id, owner)));
+  const since = state === "open" ? get("ts") : record?.state === state ? record.since : "";
   const blocked = state === "open" && after.some((other) => !isDone(files, other));
   return {
     channel: channel.name,
     task: id,
     file,
-    path: full,
+    path: path.join(channel.path, file),
     state: blocked ? "blocked" : state,
     title: get("title") || titleFrom(body),
     from: bare(get("from")),
@@ -2858,7 +2882,7 @@ function readTask(channel: Channel, { id, file, state, owner }: TaskFile, files:
     after,
     priority: isPriority(priority) ? priority : "normal",
     owner: state === "open" ? null : owner,
-    since: (state === "open" ? get("ts") : record?.since) || null,
+    since: since || null,
     ...(bare(get("slot")) === "true" && { slot: true }),
   };
 }
@@ -2891,10 +2915,12 @@ export async function createTask(channel: Channel, task: NewTask, { signal }: Bl
     const text = formatTask(task, names, after);
     const made = await withLock(numberLock(channel), signal, (draft) => {
       const id = wanted ?? nextTaskId(channel);
+      if (wanted !== undefined) assertUnused(channel, wanted);
       checkAfter(channel, id, after);
-      placeTask(channel, draft, id, text(id));
-      const file: TaskFile = { id, file: `task-${id}.md`, state: "open", owner: "" };
-      return readTask(channel, file, taskFiles(channel)); // before anybody can take it
+      const [file, files] = [`task-${id}.md`, taskFiles(channel)];
+      const whole = text(id);
+      placeTask(channel, draft, file, whole); // the last call that can fail: it is there
+      return readTask(channel, { id, file, state: "open", owner: "" }, files, whole);
     });
     flushFolder(channel.path);
     return made;
@@ -2933,15 +2959,21 @@ function nextTaskId(channel: Channel): string {
   return String(Math.max(0, ...numbers) + 1);
 }
 
-function placeTask(channel: Channel, draft: Draft, id: string, text: string): void {
+function assertUnused(channel: Channel, id: string): void {
   const other = listNames(channel).find((name) => TASK_NAME.exec(name)?.[1]?.toLowerCase() === id.toLowerCase());
-  if (other !== undefined) {
-    const message = `task-${id} is there already: ${path.join(channel.path, other)}; nothing was made`;
-    throw new ChatError("task_exists", message, "give it another --id, or none");
-  }
+  if (other === undefined) return;
+  const message = `task-${id} is there already: ${path.join(channel.path, other)}; nothing was made`;
+  throw new ChatError("task_exists", message, "give it another --id, or none");
+}
+
+function placeTask(channel: Channel, draft: Draft, file: string, text: string): void {
   writeAll(draft.fd, text);
   fs.fsyncSync(draft.fd);
-  moveIntoPlace(draft.path, path.join(channel.path, `task-${id}.md`));
+  try {
+    moveIntoPlace(draft.path, path.join(channel.path, file));
+  } catch (error) {
+    throw isCode(error, "EEXIST") ? startOver() : error; // a person's, who heeds no lock: it has another number, or none
+  }
 }
 
 /** Refuses a task that would come after one that is not there, or, over others, after itself. */
@@ -2988,10 +3020,21 @@ interface TaskRecord {
 const recordPath = (channel: Channel, id: string, agent: string): string =>
   path.join(channel.path, ".tasks", `${id}.${foldName(agent)}.json`);
 
+/** Throws the system's error where there is one that cannot be read: nothing is decided without it. */
 function readRecord(channel: Channel, id: string, agent: string): TaskRecord | undefined {
   if (!isName(foldName(agent))) return undefined;
   try {
-    const record = JSON.parse(readIfPossible(recordPath(channel, id, agent))) as TaskRecord;
+    const found = readRegular(recordPath(channel, id, agent));
+    return typeof found === "string" ? undefined : parseRecord(found.bytes.toString());
+  } catch (error) {
+    if (isCode(error, "ENOENT", "ENOTDIR")) return undefined;
+    throw error;
+  }
+}
+
+function parseRecord(text: string): TaskRecord | undefined {
+  try {
+    const record = JSON.parse(text) as TaskRecord;
     const sound = ["claimed", "done", "released"].includes(record.state) && !Number.isNaN(Date.parse(record.since));
     return sound && Number.isInteger(record.after) ? record : undefined;
   } catch {
@@ -2999,7 +3042,7 @@ function readRecord(channel: Channel, id: string, agent: string): TaskRecord | u
   }
 }
 
-/** Made in the lock's folder, so that a thief takes it away with the draft. */
+/** Made in the lock's folder while that is surely ours, so that a thief takes it away with the draft. */
 function writeRecord(
   channel: Channel,
   draft: Draft,
@@ -3014,6 +3057,7 @@ function writeRecord(
   makeFolder(path.join(channel.path, ".tasks"));
   try {
     fs.writeFileSync(made, JSON.stringify(record), { flag: "wx" });
+    assertHeld(draft);
     persistently(() => fs.renameSync(made, recordPath(channel, task, agent)));
   } catch (error) {
     removeAtLast(fs.unlinkSync, made);
@@ -3060,41 +3104,47 @@ async function takeTask(
   { older, signal }: Claiming,
 ): Promise<Claim> {
   const renamed: Renamed = { id: undefined, here: false, kept: false };
-  const taken = await explainingLater(`claim a task of ${quoted(channel.name)}`, () =>
+  return explainingLater(`claim a task of ${quoted(channel.name)}`, () =>
     withLock(numberLock(channel), signal, (draft) => {
       const id = renamed.here ? renamed.id! : choose();
       renamed.id = id;
-      const files = filesOf(channel, id);
-      if (files.length === 0) throw noTask(channel, id);
-      const own = files.find(({ state, owner }) => state === "claimed" && foldName(owner) === name);
-      const others = files.filter((file) => file.state !== "open" && file !== own);
-      if (renamed.here && !renamed.kept && isTooLate(channel, id, others, renamed)) {
-        giveBack(
-          path.join(channel.path, `task-${id}.CLAIMED-${name}.md`),
-          path.join(channel.path, renamed.from!),
-          renamed,
-        );
-        startOver();
-      }
+      const { own, others } = sidesOf(channel, id, name, renamed);
       const mine = own?.file ?? `task-${id}.CLAIMED-${name}.md`;
-      const already = own !== undefined;
-      const left = already ? undefined : abandoned(channel, id, others, older, draft);
+      const left = own === undefined ? abandoned(channel, id, others, older, draft) : undefined;
       if (others.length > 0 && left === undefined) throw refusal(channel, id, others);
-      if (!already) take(channel, draft, left, { id, mine, name }, renamed);
+      if (own === undefined) take(channel, draft, left, { id, mine, name }, renamed);
       assertHeld(draft);
-      tellRobbed(channel, draft, id, name);
-      const from = renamed.from ?? `task-${id}.md`;
+      tellRobbed(channel, draft, id, name, renamed.own);
       return {
         task: id,
-        from,
+        from: renamed.from ?? `task-${id}.md`,
         file: mine,
         path: path.join(channel.path, mine),
-        already: already && !renamed.here,
+        already: !renamed.here,
         stolen_from: renamed.left ?? null,
       };
     }),
   );
-  return taken;
+}
+
+/** The claim of one's own, and what others have of a task; a rename of our own that came too late is taken back first. */
+function sidesOf(
+  channel: Channel,
+  id: string,
+  name: Name,
+  renamed: Renamed,
+): { own: TaskFile | undefined; others: TaskFile[] } {
+  const files = filesOf(channel, id);
+  if (files.length === 0) throw noTask(channel, id);
+  const own = files.find(({ state, owner }) => state === "claimed" && foldName(owner) === name);
+  const others = files.filter((file) => file.state !== "open" && file !== own);
+  renamed.here &&= own !== undefined; // or somebody else has changed it since
+  if (!renamed.here) Object.assign(renamed, { from: undefined, left: undefined, own: undefined }); // as if never
+  if (renamed.here && !renamed.kept && isTooLate(channel, id, others, renamed)) {
+    giveBack(path.join(channel.path, own!.file), path.join(channel.path, renamed.from!), renamed);
+    startOver();
+  }
+  return { own, others };
 }
 
 /** A rename that came after a theft of the lock stands, unless somebody decided otherwise in between. */
@@ -3107,9 +3157,10 @@ interface Renamed {
   id: string | undefined; // the task that was chosen
   here: boolean; // its file carries our name, by our doing
   kept: boolean; // and it could not be given back: the task was made anew with another text
-  from?: string; // the file's name before
+  from?: string | undefined; // the file's name before
   left?: string | undefined; // who had left it
   record?: string | undefined; // that claim's
+  own?: TaskRecord | undefined; // of the rename
 }
 
 function take(
@@ -3123,10 +3174,10 @@ function take(
   else assertOpenTo(channel, readTask(channel, left, taskFiles(channel)), name);
   const from = left?.file ?? `task-${id}.md`;
   const record = left && readRecord(channel, id, left.owner)?.id;
-  writeRecord(channel, draft, id, name, "claimed", left?.owner ?? null);
+  const own = writeRecord(channel, draft, id, name, "claimed", left?.owner ?? null);
   try {
     persistently(() => fs.renameSync(path.join(channel.path, from), path.join(channel.path, mine)));
-    Object.assign(renamed, { here: true, from, left: left?.owner, record });
+    Object.assign(renamed, { here: true, from, left: left?.owner, record, own });
   } catch (error) {
     if (!isCode(error, "ENOENT")) throw error;
     startOver(); // the reference renames without our lock, and was a moment quicker
@@ -3140,7 +3191,7 @@ function assertFree(channel: Channel, id: string, name: Name): void {
   if (stat === undefined) startOver(); // it was listed: somebody without our lock was quicker
   if (!stat.isFile()) throw new ChatError("no_task", `${quoted(from)} is not a regular file`);
   const files = taskFiles(channel);
-  const task = readTask(channel, { id, file: `task-${id}.md`, state: "open", owner: "" }, files);
+  const task = tasksNamed(channel, id).find(({ owner }) => owner === null) ?? startOver();
   assertOpenTo(channel, task, name);
   const first = task.after.filter((other) => !isDone(files, other)).map((other) => `task-${other}`);
   if (first.length > 0)
@@ -3235,7 +3286,7 @@ function claimedAt(channel: Channel, id: string, owner: string): string | undefi
 /** When the owner of a task was last heard of: claiming it, or later. */
 function silentFrom(channel: Channel, since: string, owner: string): number {
   const [one] = presence(channel, [owner]);
-  return Math.max(Date.parse(since), Date.parse(one?.seen ?? "") || 0);
+  return Math.max(Date.parse(since), Date.parse(one?.seen ?? since));
 }
 
 function isLeft(channel: Channel, { task, state, owner }: Task, name: Name, older: number): boolean {
@@ -3258,8 +3309,13 @@ function giveBack(mine: string, before: string, renamed: Renamed): void {
 }
 
 /** Tells the former owner, once, though the claim be repeated, or its process died before; whether it was now. */
-function tellRobbed(channel: Channel, draft: Draft, id: string, name: Name): boolean {
-  const record = readRecord(channel, id, name);
+function tellRobbed(
+  channel: Channel,
+  draft: Draft,
+  id: string,
+  name: Name,
+  record = readRecord(channel, id, name),
+): boolean {
   if (record?.state !== "claimed" || record.owner === null) return false;
   const body = `${name} has taken task-${id} over: you had it, and had not been heard of. Do not go on with it.`;
   const title = `task-${id} is ${name}'s now`;
@@ -3317,22 +3373,25 @@ async function endClaim(
   { body, force = false, signal }: Ending,
 ): Promise<Ended> {
   const text = body === undefined ? undefined : checkBody(body);
-  let ended: { from: string; to: string; record: TaskRecord } | undefined; // over all the locks it had
+  let ended: { from: string; record: TaskRecord; sure: boolean } | undefined; // over all the locks it had
   return explainingLater(`change task-${id}`, async () => {
     const whole = await withLock(numberLock(channel), signal, (draft): Ended => {
       const had = ended === undefined ? toEnd(channel, name, id, state, force) : undefined;
       if (had !== undefined) {
         const to = state === "done" && !had.slot ? `task-${id}.DONE-${name}.md` : `task-${id}.md`;
-        assertAbsent(channel, to);
         if (foldName(had.owner ?? "") === name && tellRobbed(channel, draft, id, name)) startOver(); // a draft is one message
+        assertAbsent(path.join(channel.path, to), had.path);
         const record = writeRecord(channel, draft, id, name, state, had.owner);
-        persistently(() => fs.renameSync(had.path, path.join(channel.path, to)));
-        ended = { from: had.file, to, record };
+        moveEnded(had.path, path.join(channel.path, to));
+        ended = { from: had.file, record, sure: false };
         assertHeld(draft);
+        ended.sure = true;
       }
-      const tasks = listTasks(channel).filter((one) => one.task === id);
-      const task = tasks.find((one) => isEnded(one, name, state)) ?? (ended && tasks[0]); // taken again since
+      const tasks = tasksNamed(channel, id);
+      const task = tasks.find((one) => isEnded(one, name, state)) ?? tasks[0]; // it was ended, and may have gone on since
       if (task === undefined) throw noTask(channel, id);
+      if (ended?.sure === false && isEnded(task, name, state) && readRecord(channel, id, name)?.state !== state)
+        ended.record = writeRecord(channel, draft, id, name, state, ended.record.owner); // it ended a later claim of ours
       const record = ended?.record ?? readRecord(channel, id, name);
       const message = record && tellEnd(channel, draft, name, task, record, text);
       return { task, from: ended?.from ?? task.file, already: ended === undefined, message: message ?? null };
@@ -3340,6 +3399,25 @@ async function endClaim(
     flushFolder(channel.path);
     return whole;
   });
+}
+
+/**
+ * The file's last step under the lock, replacing nothing that was there a moment before. Where it is not there itself, a
+ * late thief has it, and will give it back.
+ */
+function moveEnded(from: string, to: string): void {
+  assertAbsent(to, from);
+  try {
+    persistently(() => fs.renameSync(from, to));
+  } catch (error) {
+    throw isCode(error, "ENOENT") ? startOver() : error; // decided again, and then perhaps refused
+  }
+}
+
+function assertAbsent(to: string, from: string): void {
+  if (fs.lstatSync(to, { throwIfNoEntry: false }) === undefined) return;
+  if (fs.lstatSync(from, { throwIfNoEntry: false }) === undefined) startOver(); // who is late has just ended the same claim
+  throw new ChatError("task_exists", `${quoted(to)} is in the way: nothing was changed`);
 }
 
 /** Whether a task is as its owner wanted it to be. */
@@ -3350,7 +3428,7 @@ function isEnded({ state, slot, owner }: Task, name: Name, wanted: "done" | "rel
 
 /** The task that is to be ended, as it is; undefined where it was ended before. */
 function toEnd(channel: Channel, name: Name, id: string, state: "done" | "released", force: boolean): Task | undefined {
-  const tasks = listTasks(channel).filter(({ task }) => task === id);
+  const tasks = tasksNamed(channel, id);
   const claimed = tasks.filter((task) => task.state === "claimed");
   const mine = claimed.find(({ owner }) => foldName(owner ?? "") === name);
   if (mine !== undefined) return mine;
@@ -3363,12 +3441,6 @@ function toEnd(channel: Channel, name: Name, id: string, state: "done" | "releas
     throw refusal(channel, id, others, claimed.length > 0 ? "--force, if its owner has gone" : undefined);
   const mend = `agent-chat claim ${shellWord(channel.name)} ${id}`;
   throw new ChatError("not_claimed", `task-${id} is open: nobody has claimed it`, mend);
-}
-
-function assertAbsent(channel: Channel, file: string): void {
-  const full = path.join(channel.path, file);
-  if (fs.lstatSync(full, { throwIfNoEntry: false }) === undefined) return;
-  throw new ChatError("task_exists", `${quoted(full)} is in the way: nothing was changed`);
 }
 
 /** A finished task is told to who made it, a released one to all; and to the owner from whom it was forced. */
@@ -3400,7 +3472,8 @@ const pausePath = (channel: Channel): string => path.join(channel.path, "_paused
 
 /** The pause of a channel, if there is one. */
 export function currentPause(channel: Channel): Pause | undefined {
-  if (fs.lstatSync(pausePath(channel), { throwIfNoEntry: false }) === undefined) return undefined;
+  const look = (): fs.Stats | undefined => fs.lstatSync(pausePath(channel), { throwIfNoEntry: false });
+  if (explaining("see whether tasks are paused", look) === undefined) return undefined;
   const text = readIfPossible(pausePath(channel)); // made by hand it may be empty, or no file at all
   const { fields, body } = splitMessage(text) ?? { fields: new Map<string, string>(), body: text };
   return { from: fields.get("from") ?? "", ts: fields.get("ts") ?? "", body };
@@ -3470,11 +3543,8 @@ export async function claimLater(
       return undefined;
     }
   };
-  return keepWaiting(
-    waiter,
-    tryNow,
-    (timeout) => new ChatError("timeout", `no task for ${name} in ${timeout} s; ${why}`),
-  );
+  const late = (timeout: number): ChatError => new ChatError("timeout", `no task for ${name} in ${timeout} s; ${why}`);
+  return explainingLater(`wait for a task of ${quoted(channel.name)}`, () => keepWaiting(waiter, tryNow, late));
 }
 
 const LATER = ["taken", "blocked", "paused", "not_stale", "not_first"];
@@ -3528,7 +3598,8 @@ export async function waitForTasks(
     return (first ??= now) === now ? undefined : all;
   };
   const what = id === undefined ? "no task to claim" : `no change of task-${id}`;
-  return keepWaiting(waiter, check, (timeout) => new ChatError("timeout", `${what} for ${name} in ${timeout} s`));
+  const late = (timeout: number): ChatError => new ChatError("timeout", `${what} for ${name} in ${timeout} s`);
+  return explainingLater("wait for a task", () => keepWaiting(waiter, check, late));
 }
 
 // ---- output --------------------------------------------------------------------------------------------------------
