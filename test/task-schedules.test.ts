@@ -278,7 +278,10 @@ test("steal: against its owner's done and release, stopped at any step", async (
 test("steal: a thief that sleeps while the owner releases it and claims it anew gives it back", async (t) => {
   const suspend = { actor: "b", until: ({ actors }: Run) => actors.every(({ role, state }) => role.actor === "b" || state === "ended") };
   const roles = [thief("b", "bob"), end("a", "ann", "released"), take("c", "ann", { task: "1", after: "a" })];
-  const check = sound(["taken", "not_stale"]);
+  const check = sound(["taken", "not_stale"], (run, files) => {
+    const [released, anew] = ["a", "c"].map((name) => run.actors.some((actor) => actor.role.actor === name && isFine(actor)));
+    if (released && anew) assert.match(files.join(), /^task-1\.(CLAIMED|DONE)-ann\.md$/, "the fresh claim was lost");
+  });
   await weave(t, { title: "a thief suspended", roles, files: CLAIMED, suspend, check, ...robbed }, 60);
   const more = [...roles, end("d", "ann", "done", { after: "c" })];
   await draw(t, { title: "a thief suspended till it is done", roles: more, files: CLAIMED, suspend, check, ...robbed }, 60);
@@ -298,7 +301,7 @@ test("release: one that sleeps while the same name releases the task and claims 
     const suspend = { actor: "a", until: ({ actors }: Run) => actors.every(({ role, state }) => role.actor === "a" || state === "ended") };
     const roles = [end("a", "ann", state), end("b", "ann", "released"), take("c", "ann", { task: "1", after: "b" })];
     const check = sound(["taken", "not_claimed", "no_task"]);
-    await draw(t, { title: `${state} late by an owner suspended`, roles, files: CLAIMED, suspend, check, ...robbed });
+    await weave(t, { title: `${state} late by an owner suspended`, roles, files: CLAIMED, suspend, check, ...robbed });
   }
 });
 
