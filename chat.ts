@@ -3271,10 +3271,12 @@ function abandoned(
   if (older === undefined || other?.state !== "claimed" || others.length > 1) return undefined;
   const { owner } = other;
   const since = claimedAt(channel, id, owner);
-  if (since === undefined && isName(foldName(owner))) writeRecord(channel, draft, id, owner, "claimed", null);
+  const recordable = isName(foldName(owner));
+  if (since === undefined && recordable) writeRecord(channel, draft, id, owner, "claimed", null);
   if (since !== undefined && silentFrom(channel, since, owner) <= Date.now() - older * 1000) return other;
   const [one] = presence(channel, [owner]);
-  const how = since === undefined ? "its age was not recorded, and is from now on" : `claimed ${age(since)}`;
+  const unknown = `its age was not recorded, and ${recordable ? "is from now on" : "cannot be: release it with --force"}`;
+  const how = since === undefined ? unknown : `claimed ${age(since)}`;
   throw new ChatError("not_stale", `task-${id} was not left by its owner: ${how}; ${presenceLine(one!)}`);
 }
 
