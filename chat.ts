@@ -1185,13 +1185,12 @@ function writeIfAbsent(file: string, text: string): void {
 // ---- messages ------------------------------------------------------------------------------------------------------
 
 const ENTRY = /^(\d{4}|[1-9]\d{4,14})-[a-z0-9][a-z0-9-]*\.md$/;
-/** Looks like a message, and is named when it is none. */
-const isAlmost = (name: string): boolean => /^\d/.test(name) && name.endsWith(".md");
 
 /** What one look into a channel's folder found: names only. */
 export interface Listing {
   readonly entries: readonly Entry[]; // by number, then by name
   readonly strays: readonly string[]; // almost messages
+  readonly size: number; // of the folder
 }
 
 /**
@@ -1230,10 +1229,10 @@ function parseNames(names: readonly string[]): Listing {
       const last = entries.at(-1);
       sorted &&= last === undefined || last.seq < seq || (last.seq === seq && last.file < file);
       entries.push({ seq, file });
-    } else if (isAlmost(file)) strays.push(file);
+    } else if (/^\d/.test(file) && file.endsWith(".md")) strays.push(file); // looks like a message, and is named when it is none
   }
   if (!sorted) entries.sort((a, b) => a.seq - b.seq || (a.file < b.file ? -1 : 1));
-  return { entries, strays };
+  return { entries, strays, size: names.length };
 }
 
 /** Opens a file that has a message's name: a message only if it is a regular file whose closed header agrees. */
@@ -1785,7 +1784,7 @@ interface Reader {
   readonly agent: Name;
   cursor: CursorFile;
   believed: boolean; // the cursor was compared with the newest message
-  size: number; // how many numbered names the last listing had
+  size: number; // how many names the last listing had
   readonly passed: Set<string>; // files judged not to be for the agent: their headers are parsed once
   readonly resting: Set<string>; // files for the agent, but not what it waits for: they stay unread
   readonly wanted: Map<string, Message>; // by file, what it waits for: a wait for several goes on with it
@@ -1808,8 +1807,8 @@ function openReader(channel: Channel, agent: Name): Reader {
 /** One listing, judged by the cursor and a filter; without one, everything for the agent is wanted. */
 function look(reader: Reader, filter?: Filter, open = inspect): Batch {
   const { channel, agent, passed, resting, wanted } = reader;
-  const { entries, strays } = listMessages(channel);
-  reader.size = entries.length + strays.length;
+  const { entries, strays, size } = listMessages(channel);
+  reader.size = size;
   const newest = highest(channel, entries);
   if (!reader.believed) Object.assign(reader, { believed: true, cursor: doubt(reader.cursor, newest) });
   const shared = sharedNumbers(channel, entries);
@@ -2534,15 +2533,10 @@ function hasMoved(watch: Watch): boolean {
   return true;
 }
 
-/** Whether there may be something new to read. */
+/** Whether there may be something new to read. Where the mtime says no, a count tells whether it lied. */
 function hasChanged(watch: Watch): boolean {
   if (!hasMoved(watch)) return false;
-  return !watch.settled || watch.notes.size > 0 || countNumbered(watch.reader.channel) !== watch.reader.size;
-}
-
-/** Where the mtime says that nothing came, a count is enough to see that it lied: messages are only ever added. */
-function countNumbered(channel: Channel): number {
-  return listNames(channel).reduce((count, name) => (isAlmost(name) ? count + 1 : count), 0);
+  return !watch.settled || watch.notes.size > 0 || listNames(watch.reader.channel).length !== watch.reader.size;
 }
 
 /** A file that is being written is not yet odd: it is named once it has stayed so, or when the wait ends. */
