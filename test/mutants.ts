@@ -388,7 +388,7 @@ async function tryAll(scratch: string, words: readonly string[]): Promise<number
   build(copies.whole, source);
   const files = fs
     .readdirSync(path.join(REPO, "test"))
-    .filter((file) => file.endsWith(".test.ts"))
+    .filter((file) => file.endsWith(".test.ts") && file !== "package.test.ts") // which asks git, and a copy has none
     .map((file) => `test/${file}`);
   const trusted = new Set<string>();
   let survived = 0;
