@@ -3584,7 +3584,8 @@ export async function waitForTasks(
     openWatches(waiter);
     for (const watch of waiter.watches.values()) {
       if (!hasMoved(watch)) continue;
-      const tasks = listTasks(watch.reader.channel);
+      const { channel } = watch.reader;
+      const tasks = id === undefined && currentPause(channel) !== undefined ? [] : listTasks(channel); // none is next then
       found.set(watch, id === undefined ? claimable(tasks, name) : tasks.filter((one) => one.task === id));
     }
     const all = [...found.values()].flat();

@@ -660,6 +660,7 @@ test("pause: --next takes nothing and says why, exit 3, until resume", async (t)
   assert.match(fails(3, "paused", ...next), /r is paused by alice since [\d:]+: the build is broken/);
   assert.match(ok(["tasks", "r"]), /\n {2}paused by alice since [\d:]+: the build is broken\n/);
   assert.match(ok(["channels"]), /paused by alice.*: the build is broken\n/);
+  fails(2, "timeout", "wait", "r", "--tasks", "--as", "bob", "--timeout", "0"); // or who waits, and then takes the next, would run in circles
   ok(["claim", "r", "1", "--as", "bob"]); // by its name it can be had
   assert.match(fails(2, "timeout", ...next, "--wait", "--timeout", "0.3"), /is paused by alice/);
   const waiter = start([...next, "--wait", "--timeout", "60"]);
