@@ -102,6 +102,8 @@ export interface Batch {
   readonly shared: Shared; // numbers that two messages have
   readonly cursor: CursorFile;
   readonly notes: readonly string[];
+  readonly numbering: number | undefined; // as of which change of numbers
+  readonly known: string | undefined; // and with which one beyond
 }
 
 /** A task, taken. */
@@ -184,6 +186,12 @@ export const EXIT = {
   gone: 1,
   orphaned: 1,
   closed: 1,
+  no_git: 1,
+  no_repo: 1,
+  no_remote: 1,
+  remote: 1,
+  git: 1,
+  unpushed: 1,
   no_access: 1,
   no_space: 1,
   io: 1,
@@ -645,7 +653,7 @@ function persistently<T>(step: () => T): T {
   }
 }
 
-function writeAll(fd: number, text: string): void {
+function writeAll(fd: number, text: string | Uint8Array): void {
   const bytes = Buffer.from(text);
   for (let done = 0; done < bytes.length;) done += fs.writeSync(fd, bytes, done, bytes.length - done, done);
 }
@@ -803,10 +811,11 @@ interface Sight {
 async function withLock<T>(
   lock: string,
   signal: AbortSignal | undefined,
-  body: (draft: Draft, seen: Glance | undefined) => T,
+  body: (draft: Draft, seen: Glance | undefined) => T | Promise<T>,
   glance?: () => Glance | undefined, // taken just before each try
+  patience = PATIENCE_MS,
 ): Promise<T> {
-  const deadline = monotonic() + PATIENCE_MS;
+  const deadline = monotonic() + patience;
   const sight: Sight = { look: "", since: 0 };
   for (;;) {
     signal?.throwIfAborted();
@@ -816,7 +825,7 @@ async function withLock<T>(
       if (isStale(lock, sight)) steal(lock);
     } else {
       try {
-        return body(draft, seen);
+        return await body(draft, seen);
       } catch (error) {
         if (!isCode(error, "ESTOLEN") && isHeld(draft)) throw error; // what failed under a stolen lock is decided again
       } finally {
@@ -824,7 +833,7 @@ async function withLock<T>(
       }
     }
     if (monotonic() >= deadline) {
-      const held = `the lock ${quoted(lock)} was not free for ${PATIENCE_MS / 1000} s`;
+      const held = `the lock ${quoted(lock)} was not free for ${patience / 1000} s`;
       throw new ChatError("locked", held, `rm -r ${shellWord(lock)}`);
     }
     await sleep(1 + Math.random() * RETRY_MS, signal);
@@ -908,6 +917,29 @@ function assertHeld(draft: Draft): void {
   if (!isHeld(draft)) startOver();
 }
 
+/** Puts a text in its place as the holder of a lock: it is made in the lock's folder, so that a thief takes it away. */
+function placeHeld(
+  draft: Draft,
+  text: string | Uint8Array,
+  to: string,
+  place: (from: string, to: string) => void,
+): void {
+  const made = draft.path.replace(/draft$/, "made");
+  try {
+    const fd = fs.openSync(made, "wx");
+    try {
+      writeAll(fd, text);
+      fs.fsyncSync(fd);
+    } finally {
+      fs.closeSync(fd);
+    }
+    assertHeld(draft);
+    persistently(() => place(made, to));
+  } finally {
+    removeAtLast(fs.unlinkSync, made);
+  }
+}
+
 function startOver(): never {
   throw Object.assign(new Error("the lock was stolen"), { code: "ESTOLEN" });
 }
@@ -952,8 +984,8 @@ function steal(lock: string): void {
 
 // ---- channels ------------------------------------------------------------------------------------------------------
 
-const IGNORED =
-  "# agent-chat: this machine's, never committed\n_seq.lock*\n*/.cursors/*.lock*\n*/.cursors/*.wait\n*/.cursors/.newest\n";
+const IGNORED = "# agent-chat: this machine's, never committed\n_seq.lock*\n_sync.lock*\n*/.cursors/*\n";
+const SHARED_CURSORS = "!*/.cursors/*.txt\n!*/.cursors/*.status\n"; // so that a reader may go on on another machine
 const ATTRIBUTES = "# agent-chat: a message is bytes, not text to convert\n*.md -text\n";
 
 const metaPath = (folder: string): string => path.join(folder, "_meta.json");
@@ -1078,6 +1110,13 @@ function metaNotes(channel: Channel, meta: Meta): string[] {
     : [`${quoted(metaPath(channel.path))} ${meta.problem}: the channel is taken as open`];
 }
 
+/** How to make a channel. */
+export interface NewChannel extends Blocking {
+  readonly members?: readonly string[] | undefined; // none: open to all
+  readonly topic?: string | undefined;
+  readonly sharedCursors?: boolean | undefined; // git is to carry them too, where the root has no .gitignore yet
+}
+
 /**
  * Makes a channel, and its root where there is none. Names are folded to their legal form.
  * Throws `bad_name`, or `channel_exists`.
@@ -1085,7 +1124,7 @@ function metaNotes(channel: Channel, meta: Meta): string[] {
 export async function createChannel(
   root: string,
   name: string,
-  { members = [], topic = "", signal }: Blocking & { members?: readonly string[]; topic?: string } = {},
+  { members = [], topic = "", sharedCursors = false, signal }: NewChannel = {},
 ): Promise<Channel> {
   const base = absolute(root);
   const legal = parseNewChannel(name);
@@ -1095,12 +1134,25 @@ export async function createChannel(
   await explainingLater(`create channel ${quoted(legal)}`, async () => {
     if (isChannel(channel.path)) throw existsAlready(channel);
     makeFolder(path.join(channel.path, ".cursors"));
-    writeIfAbsent(path.join(base, ".gitignore"), IGNORED);
-    writeIfAbsent(path.join(base, ".gitattributes"), ATTRIBUTES);
-    await withLock(numberLock(channel), signal, (draft) => placeMeta(channel, draft, text));
+    tellGit(base, sharedCursors);
+    await withNumbers(channel, signal, (draft) => placeMeta(channel, draft, text));
     flushFolder(channel.path);
   });
   return channel;
+}
+
+/** What git is to leave out, and to leave as it is. Files that are there stay. */
+function tellGit(root: string, sharedCursors: boolean): void {
+  writeIfAbsent(path.join(root, ".gitignore"), sharedCursors ? IGNORED + SHARED_CURSORS : IGNORED);
+  writeIfAbsent(path.join(root, ".gitattributes"), ATTRIBUTES);
+}
+
+/** Whether git carries the cursors of a root: only where its .gitignore takes them in again. */
+function sharesCursors(root: string): boolean {
+  const lines = readIfPossible(path.join(root, ".gitignore")).split(/\r?\n/);
+  return (
+    lines.includes("!*/.cursors/*.txt") || (lines.includes("*/.cursors/*.lock*") && !lines.includes("*/.cursors/*"))
+  );
 }
 
 function placeMeta(channel: Channel, draft: Draft, text: string): void {
@@ -1135,7 +1187,7 @@ async function changeMembers(
   signal: AbortSignal | undefined,
 ): Promise<Meta> {
   return explainingLater(`change the members of ${quoted(channel.name)}`, () =>
-    withLock(numberLock(channel), signal, (draft) => {
+    withNumbers(channel, signal, (draft) => {
       const whole = wholeMeta(channel);
       const members = change(whole.members);
       const text = JSON.stringify({ ...whole, members }, null, 2);
@@ -1185,6 +1237,8 @@ function writeIfAbsent(file: string, text: string): void {
 // ---- messages ------------------------------------------------------------------------------------------------------
 
 const ENTRY = /^(\d{4}|[1-9]\d{4,14})-[a-z0-9][a-z0-9-]*\.md$/;
+
+const padded = (seq: number): string => String(seq).padStart(4, "0");
 
 /** What one look into a channel's folder found: names only. */
 export interface Listing {
@@ -1278,7 +1332,7 @@ function findMessages(channel: Channel, seq: number, entries = listMessages(chan
       throw new ChatError("io", `${quoted(path.join(channel.path, entry.file))} ${finding.reason}`);
     });
   if (found.length > 0) return found;
-  const message = `no message #${seq} in ${channel.path}`;
+  const message = [`no message #${seq} in ${channel.path}`, ...movedNotes(channel, seq)].join("; ");
   throw new ChatError("no_message", message, `agent-chat peek ${shellWord(channel.name)}`);
 }
 
@@ -1325,7 +1379,7 @@ export async function post(channel: Channel, outgoing: Outgoing, { signal }: Blo
       created = before === undefined;
       return before ?? publish(channel, draft, seen, unnumbered);
     };
-    const message = await withLock(numberLock(channel), signal, publishing, () => glanceAt(channel));
+    const message = await withNumbers(channel, signal, publishing, () => glanceAt(channel));
     if (!flushFolder(channel.path)) notes.push("the disk did not confirm the new entry: a power cut now could lose it");
     const lines = body.replace(/\n$/, "").split("\n").length;
     return { message, created, bytes: Buffer.byteLength(body), lines, notes };
@@ -1417,7 +1471,7 @@ function publish(channel: Channel, draft: Draft, seen: Glance | undefined, unnum
   const slug = asciiSlug(unnumbered.title, 40) || "msg";
   const last = knownHighest(channel, seen) ?? highest(channel, listMessages(channel).entries);
   for (let seq = last + 1; seq <= SEQ_MAX; seq++) {
-    const file = `${String(seq).padStart(4, "0")}-${unnumbered.from}-${slug}.md`;
+    const file = `${padded(seq)}-${unnumbered.from}-${slug}.md`;
     const message: Message = { ...unnumbered, seq, file, path: path.join(channel.path, file), ts: timestamp() };
     writeAll(draft.fd, formatMessage(message));
     fs.fsyncSync(draft.fd);
@@ -1506,6 +1560,7 @@ function keepNewest(channel: Channel, fd: number, made: string, seq: number): vo
 }
 
 function repliedTo(channel: Channel, seq: number, notes: string[]): Message[] {
+  notes.push(...movedNotes(channel, seq));
   const found = findMessages(channel, seq);
   if (found.length > 1)
     notes.push(`${found.length} messages are #${seq}: ${found.map((message) => message.file).join(", ")}`);
@@ -1592,6 +1647,7 @@ function firstBy(
 const NOTHING: Cursor = { ranges: [], files: new Set() };
 
 const cursorPath = (channel: Channel, agent: Name): string => path.join(channel.path, ".cursors", `${agent}.txt`);
+const cursorLock = (channel: Channel, agent: string): string => path.join(channel.path, ".cursors", `${agent}.lock`);
 
 /** The agents who have a cursor in a channel, or another file beside it. */
 function cursorNames(channel: Channel, ending = ".txt"): string[] {
@@ -1691,16 +1747,35 @@ function readCursor(channel: Channel, agent: Name): CursorFile {
  */
 export async function mark(batch: Batch, shown: readonly Entry[], { signal }: Blocking = {}): Promise<void> {
   const { channel, agent } = batch;
-  const added = cursorOf([...batch.passed, ...shown], batch.shared);
-  const grown = (): string | undefined => {
-    const disk = readCursor(channel, agent);
-    const doubted = batch.cursor.problem !== undefined && disk.text === batch.cursor.text;
-    const text = formatCursor(union(doubted ? NOTHING : disk.cursor, added));
-    return text === (disk.text ?? "0").trim() ? undefined : text;
-  };
   await explainingLater(`mark messages as shown to ${agent}`, async () => {
-    if (grown() !== undefined) await rewrite(channel, agent, cursorPath(channel, agent), grown, signal);
+    let [hasty, settled]: [string | undefined, boolean] = [undefined, false]; // a cursor that was new, and came too early
+    while (!settled) {
+      if (readTransit(channel) !== undefined) await withNumbers(channel, signal, () => {});
+      let now = numbering(channel);
+      const grown = (): string | undefined => {
+        now = numbering(channel);
+        const disk = readCursor(channel, agent);
+        const doubted = batch.cursor.problem !== undefined && disk.text === batch.cursor.text;
+        const old = doubted || (hasty !== undefined && disk.text === hasty) ? NOTHING : disk.cursor;
+        const text = formatCursor(union(old, shownNow(batch, shown, now)));
+        if (disk.text === undefined) hasty = text;
+        return now.under !== undefined || text === (disk.text ?? "0").trim() ? undefined : text;
+      };
+      if (grown() !== undefined) await rewrite(channel, agent, cursorPath(channel, agent), grown, signal);
+      settled = now.under === undefined && isSameNumbering(now, numbering(channel));
+    }
   });
+}
+
+/** What is to be marked, with the numbers of now. */
+function shownNow(
+  { channel, passed, shared, numbering: then, known }: Batch,
+  shown: readonly Entry[],
+  now: Numbering,
+): Cursor {
+  let marked = cursorOf([...passed, ...shown], shared);
+  for (const change of changesSince(channel, then, known, now)) marked = translated(marked, change);
+  return marked;
 }
 
 /** Where an agent stands in a channel. */
@@ -1766,12 +1841,361 @@ async function rewrite(
   signal: AbortSignal | undefined,
 ): Promise<void> {
   makeCursors(channel);
-  await withLock(path.join(channel.path, ".cursors", `${agent}.lock`), signal, (draft) => {
+  await withLock(cursorLock(channel, agent), signal, (draft) => {
     const next = text();
     if (next === undefined) return;
     writeAll(draft.fd, next);
     persistently(() => fs.renameSync(draft.path, file));
   });
+}
+
+// ---- renumbering ----------------------------------------------------------------------------------------------------
+
+/** What becomes of one message where numbers are given anew. */
+interface Move {
+  readonly from: string; // 0005-bob-ping.md
+  readonly to: string; // 0007-bob-ping.md; the same: it keeps its number
+  readonly reply: number | null; // what it answers from now on
+  readonly files: readonly string[]; // its attachments, in _files/0005/
+  readonly keep: boolean; // they stay there too: another message has that number
+}
+
+/** What is to be done to the numbers of a channel. */
+interface Renumbering {
+  readonly moves: readonly Move[]; // the highest first
+  readonly shared: readonly number[]; // numbers that two messages had
+  readonly fresh: readonly number[]; // numbers below others that get their message only now: nobody was shown it
+}
+
+/** The same, decided: should its writer die, who holds the lock next carries it out (SPEC 5.10). */
+interface Transit extends Renumbering {
+  readonly id: string;
+  readonly cursors: Readonly<Record<string, string>>; // as they will be
+}
+
+/** What a reader compares before and after a look, to see whether numbers changed under it. */
+interface Numbering {
+  readonly size: number | undefined; // of the record of what was carried out; undefined: it cannot be seen now
+  readonly under: Transit | undefined; // what is being carried out
+}
+
+const transitPath = (channel: Channel): string => path.join(channel.path, ".cursors", ".moving");
+const movedPath = (channel: Channel): string => path.join(channel.path, ".cursors", ".moved");
+const filesPath = (channel: Channel, seq: number): string => path.join(channel.path, "_files", padded(seq));
+const toEntry = (file: string): Entry => ({ seq: Number.parseInt(file, 10), file });
+
+/** What is under way is looked at first: were it finished in between, the record would have grown. */
+function numbering(channel: Channel): Numbering {
+  const under = readTransit(channel);
+  return { under, size: sizeIfSeen(movedPath(channel)) };
+}
+
+function sizeIfSeen(file: string): number | undefined {
+  try {
+    return fs.statSync(file, { throwIfNoEntry: false })?.size ?? 0;
+  } catch {
+    return undefined;
+  }
+}
+
+function isSameNumbering(a: Numbering, b: Numbering): boolean {
+  return a.size === b.size && a.under?.id === b.under?.id;
+}
+
+function readTransit(channel: Channel): Transit | undefined {
+  const file = transitPath(channel);
+  return fs.existsSync(file) ? parseTransit(readIfPossible(file)) : undefined;
+}
+
+function parseTransit(text: string): Transit | undefined {
+  try {
+    return JSON.parse(text) as Transit;
+  } catch {
+    return undefined; // the beginning of one: it was never decided, or is recorded again
+  }
+}
+
+/** What was carried out since the record had a size, and what is under way, but for what is known already. */
+function changesSince(
+  channel: Channel,
+  size: number | undefined,
+  known: string | undefined,
+  now: Numbering,
+): Transit[] {
+  if (now.size === size && (now.under === undefined || now.under.id === known)) return [];
+  if (now.size === undefined || size === undefined) return []; // where nobody may look, nobody renumbers either
+  const text = now.size > size ? fs.readFileSync(movedPath(channel)).subarray(size).toString() : "";
+  const all = [...text.split("\n").map(parseTransit), now.under];
+  const distinct = new Map(all.flatMap((change) => (change === undefined ? [] : [[change.id, change]])));
+  return [...distinct.values()].filter(({ id }) => id !== known);
+}
+
+/** A cursor with the numbers of now: who was shown a message was shown it, whatever its number. */
+function translated(cursor: Cursor, { moves, shared, fresh }: Renumbering): Cursor {
+  const both = new Set(shared);
+  const shown = moves.filter(({ from }) => holds(cursor, toEntry(from), both));
+  const names = new Set(moves.map(({ from }) => from));
+  const numbers = [...fresh, ...moves.map(({ from }) => toEntry(from).seq)];
+  const added = shown.map(({ to }) => [toEntry(to).seq, toEntry(to).seq] as const);
+  const files = [...cursor.files].filter((name) => !names.has(name));
+  return toCursor([...without(cursor.ranges, numbers), ...added], files);
+}
+
+function without(ranges: Cursor["ranges"], numbers: readonly number[]): [number, number][] {
+  const left: [number, number][] = [];
+  const sorted = [...new Set(numbers)].sort((a, b) => a - b);
+  for (let [low, high] of ranges) {
+    for (const number of sorted) {
+      if (number < low || number > high) continue;
+      if (number > low) left.push([low, number - 1]);
+      low = number + 1;
+    }
+    if (low <= high) left.push([low, high]);
+  }
+  return left;
+}
+
+/** Runs `body` under the lock of a channel, once what a killed renumbering left has been finished. */
+function withNumbers<T>(
+  channel: Channel,
+  signal: AbortSignal | undefined,
+  body: (draft: Draft, seen: Glance | undefined) => T | Promise<T>,
+  glance?: () => Glance | undefined,
+): Promise<T> {
+  const settled = (draft: Draft, seen: Glance | undefined): T | Promise<T> => {
+    const transit = readTransit(channel);
+    if (transit === undefined) return body(draft, seen);
+    return finishTransit(channel, draft, transit, signal).then(() => body(draft, seen));
+  };
+  return withLock(numberLock(channel), signal, settled, glance);
+}
+
+async function finishTransit(
+  channel: Channel,
+  draft: Draft,
+  transit: Transit,
+  signal: AbortSignal | undefined,
+): Promise<void> {
+  await withCursors(channel, Object.keys(transit.cursors), signal, () => carryOut(channel, draft, transit));
+}
+
+/** Runs `body` while nobody can mark; always in the order of the names, and after the channel's own lock. */
+function withCursors(
+  channel: Channel,
+  agents: readonly string[],
+  signal: AbortSignal | undefined,
+  body: () => void,
+): Promise<void> {
+  const [first, ...rest] = [...agents].sort();
+  if (first === undefined) return Promise.resolve(body());
+  return withLock(cursorLock(channel, first), signal, () => withCursors(channel, rest, signal, body));
+}
+
+/**
+ * Gives messages other numbers, under the channel's lock: each is seen once by whoever reads meanwhile, and every cursor
+ * follows. Decided by one rename, then carried out, by this process or the next.
+ */
+async function renumberAll(
+  channel: Channel,
+  draft: Draft,
+  plan: Renumbering,
+  signal: AbortSignal | undefined,
+): Promise<void> {
+  if (plan.moves.length + plan.fresh.length === 0) return;
+  makeCursors(channel);
+  const agents = cursorNames(channel).filter(isName);
+  await withCursors(channel, agents, signal, () =>
+    carryOut(channel, draft, readTransit(channel) ?? decide(channel, draft, plan, agents)),
+  );
+}
+
+function decide(channel: Channel, draft: Draft, plan: Renumbering, agents: readonly Name[]): Transit {
+  const newest = highest(channel, listMessages(channel).entries);
+  const cursors = agents.flatMap((agent): [string, string][] => {
+    const file = readCursor(channel, agent);
+    if (file.text === undefined || file.problem !== undefined) return [];
+    return [[agent, formatCursor(translated(doubt(file, newest).cursor, plan))]];
+  });
+  const transit: Transit = { id: nonce(), ...plan, cursors: Object.fromEntries(cursors) };
+  placeHeld(draft, JSON.stringify(transit), transitPath(channel), fs.renameSync);
+  return transit;
+}
+
+/** Every step may have been done before, by who died after it. */
+function carryOut(channel: Channel, draft: Draft, transit: Transit): void {
+  for (const move of transit.moves) carry(channel, draft, move);
+  for (const [agent, text] of Object.entries(transit.cursors))
+    placeHeld(draft, text, cursorPath(channel, agent as Name), fs.renameSync);
+  flushFolder(channel.path);
+  const { id, moves, shared, fresh } = transit;
+  assertHeld(draft);
+  fs.appendFileSync(movedPath(channel), `\n${JSON.stringify({ id, moves, shared, fresh })}`);
+  removeIfPresent(fs.unlinkSync, transitPath(channel));
+}
+
+/** The new name is there before the old one goes: a reader who sees both knows from what is under way. */
+function carry(channel: Channel, draft: Draft, move: Move): void {
+  const [old, next] = [path.join(channel.path, move.from), path.join(channel.path, move.to)];
+  if (fs.existsSync(old)) {
+    const before = fs.readFileSync(old, "utf8");
+    const text = readdressed(before, move);
+    if (move.from !== move.to) {
+      if (!placeOnce(draft, text, next)) return; // something else has that name: both stay
+      removeIfPresent(fs.unlinkSync, old);
+    } else if (text !== before) placeHeld(draft, text, old, fs.renameSync);
+  }
+  if (move.from !== move.to) moveFiles(channel, move);
+}
+
+/** Puts a text where there is nothing yet; false where there is something else. */
+function placeOnce(draft: Draft, text: string | Uint8Array, to: string): boolean {
+  try {
+    placeHeld(draft, text, to, moveIntoPlace);
+    return true;
+  } catch (error) {
+    if (!isCode(error, "EEXIST")) throw error;
+    return fs.readFileSync(to).equals(Buffer.from(text));
+  }
+}
+
+/** A message's text with its new number, in its header and in the paths of its attachments. */
+function readdressed(text: string, { from, to, reply, files }: Move): string {
+  const [was, seq] = [toEntry(from).seq, toEntry(to).seq];
+  const end = /\n\s*---\s*(\n|$)/.exec(text)?.index ?? text.length;
+  const head = text
+    .slice(0, end)
+    .replace(/^(\s*seq\s*:).*?(\r?)$/m, `$1 ${seq}$2`)
+    .replace(/^(\s*reply_to\s*:).*?(\r?)$/m, reply === null ? "$&" : `$1 ${reply}$2`);
+  const body = text.slice(end);
+  return head + (files.length === 0 ? body : body.replaceAll(`_files/${padded(was)}/`, `_files/${padded(seq)}/`));
+}
+
+function moveFiles(channel: Channel, { from, to, files, keep }: Move): void {
+  const [old, next] = [from, to].map((file) => filesPath(channel, toEntry(file).seq)) as [string, string];
+  for (const file of files) {
+    const [source, target] = [path.join(old, file), path.join(next, file)];
+    if (!fs.existsSync(source) || fs.existsSync(target)) continue;
+    makeFolder(path.dirname(target));
+    if (keep) fs.copyFileSync(source, target);
+    else persistently(() => fs.renameSync(source, target));
+  }
+  if (!keep) removeIfPresent(fs.rmdirSync, old);
+}
+
+/** The attachments of a number: paths below its folder. */
+function attachments(channel: Channel, seq: number): string[] {
+  const folder = filesPath(channel, seq);
+  if (!isFolder(folder)) return [];
+  const all = fs.readdirSync(folder, { recursive: true, withFileTypes: true });
+  return all
+    .filter((entry) => entry.isFile())
+    .map(({ path: parent, name }) => path.relative(folder, path.join(parent, name)));
+}
+
+/** A message with the number it has now. */
+function nowPosted(channel: Channel, posted: Posted, before: Numbering, now = numbering(channel)): Posted {
+  let { file } = posted.message;
+  for (const { moves } of changesSince(channel, before.size, before.under?.id, now))
+    file = moves.find(({ from }) => from === file)?.to ?? file;
+  const { seq } = toEntry(file);
+  return { ...posted, message: { ...posted.message, seq, file, path: path.join(channel.path, file) } };
+}
+
+/** What had a number before numbers changed, for who still knows it by that one. */
+function movedNotes(channel: Channel, seq: number): string[] {
+  const moves = changesSince(channel, 0, undefined, numbering(channel)).flatMap((change) => change.moves);
+  const gone = moves.filter(({ from, to }) => from !== to && toEntry(from).seq === seq);
+  return gone.map(({ from, to }) => `what was ${from} is ${to} now`);
+}
+
+/** A message that got another number, or, with the same one, now answers another. */
+export interface Renumbered {
+  readonly channel: string;
+  readonly from: string; // 0005-bob-ping.md
+  readonly file: string; // 0007-bob-ping.md
+  readonly was: number;
+  readonly seq: number;
+  readonly reply_to: number | null;
+}
+
+/**
+ * Settles numbers that two messages have, as clones give out that are merged by hand: the later by `ts`, then by name,
+ * gets the next free number, its answers follow, and who was not shown it gets it once. What answers one of two, and
+ * does not tell which, is left and noted. Throws `locked`, `gone`, `no_access`, `no_space` or `io`.
+ */
+export async function renumber(
+  channel: Channel,
+  { signal, onNote }: Blocking & { readonly onNote?: Note | undefined } = {},
+): Promise<Renumbered[]> {
+  return explainingLater(`renumber ${quoted(channel.name)}`, () =>
+    withNumbers(channel, signal, async (draft) => {
+      const { plan, notes } = planRenumbering(channel);
+      await renumberAll(channel, draft, plan, signal);
+      notes.forEach((note) => onNote?.(note));
+      const changed = plan.moves.filter(
+        (move) => move.from !== move.to || !plan.shared.includes(toEntry(move.from).seq),
+      );
+      return changed.reverse().map((move) => renumbered(channel, move));
+    }),
+  );
+}
+
+function renumbered(channel: Channel, { from, to, reply }: Move): Renumbered {
+  const [was, seq] = [toEntry(from).seq, toEntry(to).seq];
+  return { channel: channel.name, from, file: to, was, seq, reply_to: reply };
+}
+
+function planRenumbering(channel: Channel): { plan: Renumbering; notes: string[] } {
+  const { entries } = listMessages(channel);
+  const shared = [...sharedNumbers(channel, entries).keys()];
+  const messages = shared.length === 0 ? [] : messagesOf(channel, entries);
+  const groups = shared.map((seq) => messages.filter((message) => message.seq === seq).sort(byTime));
+  let next = highest(channel, entries);
+  const files = new Map<string, string>(); // the new names
+  for (const message of groups.flatMap(([_, ...later]) => later).sort(byTime))
+    files.set(message.file, message.file.replace(/^\d+/, padded(++next)));
+  const notes: string[] = [];
+  const moves = messages.flatMap((message): Move[] => {
+    const to = files.get(message.file) ?? message.file;
+    const reply = answered(message, groups, files, notes);
+    if (!shared.includes(message.seq) && reply === message.reply_to) return [];
+    const attached = to === message.file ? [] : attachments(channel, message.seq);
+    return [{ from: message.file, to, reply, files: attached, keep: true }];
+  });
+  return { plan: { moves: moves.reverse(), shared, fresh: [] }, notes };
+}
+
+function messagesOf(channel: Channel, entries: readonly Entry[]): Message[] {
+  return entries.flatMap((entry) => {
+    const finding = inspectReadable(channel, entry);
+    return finding.kind === "message" ? [finding.message] : [];
+  });
+}
+
+function byTime(a: Message, b: Message): number {
+  const [x, y] = [a, b].map(({ ts }) => Date.parse(ts) || 0) as [number, number];
+  return x - y || (a.file < b.file ? -1 : 1);
+}
+
+/** Which of the messages that had a number another answers: by its time, its title, whom it is for. */
+function answered(
+  { reply_to, ts, title, to, file }: Message,
+  groups: readonly (readonly Message[])[],
+  files: ReadonlyMap<string, string>,
+  notes: string[],
+): number | null {
+  let left = groups.find(([first]) => first?.seq === reply_to);
+  if (left === undefined) return reply_to;
+  const signs: ((one: Message) => boolean)[] = [
+    (one) => one.file !== file,
+    (one) => !(Date.parse(one.ts) > Date.parse(ts)),
+    (one) => title.replace(/^re: /i, "") === one.title.replace(/^re: /i, ""),
+    (one) => to.some((name) => foldName(name) === foldName(one.from)),
+  ];
+  for (const sign of signs) left = left.some(sign) ? left.filter(sign) : left;
+  if (left.length > 1) notes.push(`${quoted(file)} answers #${reply_to}, and does not tell which: it still does`);
+  const [first] = left;
+  return left.length > 1 ? reply_to : toEntry(files.get(first!.file) ?? first!.file).seq;
 }
 
 // ---- delivery -------------------------------------------------------------------------------------------------------
@@ -1789,27 +2213,81 @@ interface Reader {
   readonly resting: Set<string>; // files for the agent, but not what it waits for: they stay unread
   readonly wanted: Map<string, Message>; // by file, what it waits for: a wait for several goes on with it
   readonly heard: Set<string>; // who has written what it waits for
+  readonly renumbered: Map<number, number>; // where messages are now that had another number when it was opened
+  numbering: number | undefined; // the size of the record of changes that it knows
+  known: string | undefined; // the last of them, which may not be recorded yet
 }
+
+const LOOKS = 20; // while numbers change all the time
 
 /** The cursor is read before anything is listed, so that all it names can be seen in the listing. */
 function openReader(channel: Channel, agent: Name): Reader {
-  let cursor: CursorFile;
+  let [now, cursor] = [numbering(channel), cursorOrProblem(channel, agent)];
+  for (let left = LOOKS; left > 1 && !isSameNumbering(now, numbering(channel)); left--)
+    [now, cursor] = [numbering(channel), cursorOrProblem(channel, agent)];
+  const { size: known, under } = now;
+  const decided = under?.cursors[agent];
+  if (decided !== undefined) cursor = { ...cursor, cursor: parseCursor(decided) ?? NOTHING };
+  return {
+    channel,
+    agent,
+    cursor,
+    believed: false,
+    size: 0,
+    passed: new Set(),
+    resting: new Set(),
+    wanted: new Map(),
+    heard: new Set(),
+    renumbered: new Map(),
+    numbering: known,
+    known: under?.id,
+  };
+}
+
+function cursorOrProblem(channel: Channel, agent: Name): CursorFile {
   try {
-    cursor = readCursor(channel, agent);
+    return readCursor(channel, agent);
   } catch (error) {
     const problem = `could not be read (${codeOf(error)})`;
-    cursor = { text: undefined, cursor: NOTHING, moved: undefined, problem }; // deliver; marking will say it again
+    return { text: undefined, cursor: NOTHING, moved: undefined, problem }; // deliver; marking will say it again
   }
-  const [passed, resting, heard] = [new Set<string>(), new Set<string>(), new Set<string>()];
-  return { channel, agent, cursor, believed: false, size: 0, passed, resting, wanted: new Map(), heard };
+}
+
+/** Numbers that changed since a reader was opened change for it too; nothing it knew by name is sure then. */
+function follow(reader: Reader, now: Numbering): void {
+  const { channel, renumbered } = reader;
+  const changes = changesSince(channel, reader.numbering, reader.known, now);
+  for (const change of changes) {
+    reader.cursor = { ...reader.cursor, cursor: translated(reader.cursor.cursor, change) };
+    const moved = new Map(change.moves.map(({ from, to }) => [toEntry(from).seq, toEntry(to).seq]));
+    for (const [was, is] of renumbered) renumbered.set(was, moved.get(is) ?? is);
+    for (const [was, is] of moved) if (was !== is && !renumbered.has(was)) renumbered.set(was, is);
+  }
+  if (changes.length > 0) for (const judged of [reader.passed, reader.resting, reader.wanted]) judged.clear();
+  Object.assign(reader, { numbering: now.size ?? reader.numbering, known: changes.at(-1)?.id ?? reader.known });
 }
 
 /** One listing, judged by the cursor and a filter; without one, everything for the agent is wanted. */
 function look(reader: Reader, filter?: Filter, open = inspect): Batch {
+  for (let left = LOOKS; ; left--) {
+    const now = numbering(reader.channel);
+    follow(reader, now);
+    const batch = lookOnce(reader, now.under, filter, open);
+    if (left <= 1 || isSameNumbering(now, numbering(reader.channel))) return batch;
+  }
+}
+
+function lookOnce(
+  reader: Reader,
+  under: Transit | undefined,
+  filter: Filter | undefined,
+  inspectOne: typeof inspect,
+): Batch {
   const { channel, agent, passed, resting, wanted } = reader;
-  const { entries, strays, size } = listMessages(channel);
+  const { listing, open } = throughTransit(listMessages(channel), under, inspectOne);
+  const { entries, strays, size } = listing;
   reader.size = size;
-  const newest = highest(channel, entries);
+  const newest = under === undefined ? highest(channel, entries) : (entries.at(-1)?.seq ?? 0);
   if (!reader.believed) Object.assign(reader, { believed: true, cursor: doubt(reader.cursor, newest) });
   const shared = sharedNumbers(channel, entries);
   const [messages, notes]: [Message[], string[]] = [[], oddities(channel, strays)];
@@ -1824,16 +2302,46 @@ function look(reader: Reader, filter?: Filter, open = inspect): Batch {
   }
   const others = entries.filter(({ file }) => passed.has(file));
   notes.push(...cursorNotes(reader), ...sharedNotes(shared, messages));
-  return { channel, agent, messages, passed: others, newest, shared, cursor: reader.cursor, notes };
+  const { cursor, numbering, known } = reader;
+  return { channel, agent, messages, passed: others, newest, shared, cursor, notes, numbering, known };
+}
+
+/** A listing as it will be once what is under way has been carried out. */
+function throughTransit(
+  listing: Listing,
+  under: Transit | undefined,
+  open: typeof inspect,
+): { listing: Listing; open: typeof inspect } {
+  if (under === undefined) return { listing, open };
+  const there = new Set(listing.entries.map(({ file }) => file));
+  const going = new Map(under.moves.filter(({ from, to }) => from !== to).map((move) => [move.from, move]));
+  const coming = new Map<string, Move>();
+  const kept = listing.entries.filter(({ file }) => {
+    const move = going.get(file);
+    if (move !== undefined && !there.has(move.to)) coming.set(move.to, move);
+    return move === undefined;
+  });
+  const entries = [...kept, ...[...coming.keys()].map(toEntry)].sort(
+    (a, b) => a.seq - b.seq || (a.file < b.file ? -1 : 1),
+  );
+  const openMoved: typeof inspect = (channel, entry) => {
+    const move = coming.get(entry.file);
+    const finding = open(channel, move === undefined ? entry : toEntry(move.from));
+    if (move === undefined || finding.kind !== "message") return finding;
+    const message = { ...finding.message, ...entry, path: path.join(channel.path, entry.file), reply_to: move.reply };
+    return { kind: "message", message };
+  };
+  return { listing: { ...listing, entries }, open: openMoved };
 }
 
 /** Whether a message is for the agent, and what it waits for; what is not, is not opened again. */
 function isWanted(
-  { agent, passed, resting, wanted, heard }: Reader,
+  { agent, passed, resting, wanted, heard, renumbered }: Reader,
   message: Message,
   filter: Filter | undefined,
 ): boolean {
-  const [mine, asked] = [isFor(message, agent), filter === undefined || matches(filter, message)];
+  const reply = filter?.reply === undefined ? undefined : (renumbered.get(filter.reply) ?? filter.reply);
+  const [mine, asked] = [isFor(message, agent), filter === undefined || matches({ ...filter, reply }, message)];
   if (asked && (mine || filter?.reply !== undefined)) heard.add(foldName(message.from));
   if (!mine) passed.add(message.file);
   else if (!asked) resting.add(message.file);
@@ -1909,6 +2417,15 @@ function sharedNumbers(channel: Channel, entries: readonly Entry[]): Map<number,
     if (kind === "message" || kind === "unreadable") count.set(entry.seq, (count.get(entry.seq) ?? 0) + 1);
   }
   return new Map([...count].filter(([, n]) => n > 1));
+}
+
+/** Which messages have one number, and what settles it. */
+function twiceNotes(channel: Channel, entries: readonly Entry[]): string[] {
+  const shared = sharedNumbers(channel, entries);
+  if (shared.size === 0) return [];
+  const names = entries.filter(({ seq }) => shared.has(seq)).map(({ file }) => file);
+  const mend = `agent-chat renumber ${shellWord(channel.name)}`;
+  return [`${quoted(channel.name)}: messages that share a number: ${names.join(", ")}; to settle it: ${mend}`];
 }
 
 function sharedNotes(shared: ReadonlyMap<number, number>, messages: readonly Message[]): string[] {
@@ -2361,11 +2878,23 @@ export async function ask(channel: Channel, outgoing: Outgoing, how: Asking = {}
   const waiter = openWaiter([channel], parseName("sender", outgoing.from), how);
   if (how.each) assertAsks(channel, outgoing, waiter.agent);
   openWatches(waiter);
+  const before = numbering(channel);
   const posted = await post(channel, { ...outgoing, status: "question" }, how);
   await how.onPosted?.(posted);
-  if (!posted.created) forgetAfter(waiter, posted.message.seq);
-  aim(waiter, { ...how, reply: posted.message.seq });
+  const { seq } = renumberedTo(waiter, posted, before).message;
+  if (!posted.created) forgetAfter(waiter, seq);
+  aim(waiter, { ...how, reply: seq });
   return keepReading(waiter);
+}
+
+/** The question with the number it has by now; from here on the wait counts by these numbers. */
+function renumberedTo({ watches }: Waiter, posted: Posted, before: Numbering): Posted {
+  const [watch] = watches.values();
+  const { channel, renumbered } = watch!.reader;
+  const now = numbering(channel);
+  follow(watch!.reader, now);
+  renumbered.clear();
+  return nowPosted(channel, posted, before, now);
 }
 
 /** A question that is asked again shows its answers again: the first try may have ended while it showed them. */
@@ -2907,7 +3436,7 @@ export async function createTask(channel: Channel, task: NewTask, { signal }: Bl
     checkRecipients(channel, meta, names, []);
     const after = (task.after ?? []).map(parseTask);
     const text = formatTask(task, names, after);
-    const made = await withLock(numberLock(channel), signal, (draft) => {
+    const made = await withNumbers(channel, signal, (draft) => {
       const id = wanted ?? nextTaskId(channel);
       if (wanted !== undefined) assertUnused(channel, wanted);
       checkAfter(channel, id, after);
@@ -3099,7 +3628,7 @@ async function takeTask(
 ): Promise<Claim> {
   const renamed: Renamed = { id: undefined, here: false, kept: false };
   return explainingLater(`claim a task of ${quoted(channel.name)}`, () =>
-    withLock(numberLock(channel), signal, (draft) => {
+    withNumbers(channel, signal, (draft) => {
       const id = renamed.here ? renamed.id! : choose();
       renamed.id = id;
       const { own, others } = sidesOf(channel, id, name, renamed);
@@ -3371,7 +3900,7 @@ async function endClaim(
   const text = body === undefined ? undefined : checkBody(body);
   let ended: { from: string; record: TaskRecord; sure: boolean } | undefined; // over all the locks it had
   return explainingLater(`change task-${id}`, async () => {
-    const whole = await withLock(numberLock(channel), signal, (draft): Ended => {
+    const whole = await withNumbers(channel, signal, (draft): Ended => {
       const had = ended === undefined ? toEnd(channel, name, id, state, force) : undefined;
       if (had !== undefined) {
         const to = state === "done" && !had.slot ? `task-${id}.DONE-${name}.md` : `task-${id}.md`;
@@ -3486,7 +4015,7 @@ export async function pauseTasks(channel: Channel, agent: string, why = "", { si
   const name = parseName("agent", agent);
   const body = why === "" ? "" : checkBody(why);
   await explainingLater(`pause ${quoted(channel.name)}`, () =>
-    withLock(numberLock(channel), signal, (draft) => {
+    withNumbers(channel, signal, (draft) => {
       if (currentPause(channel) !== undefined) return;
       writeAll(draft.fd, `---\nfrom: ${name}\nts: ${timestamp()}\n---\n${body}${body.endsWith("\n") ? "" : "\n"}`);
       fs.fsyncSync(draft.fd);
@@ -3499,7 +4028,7 @@ export async function pauseTasks(channel: Channel, agent: string, why = "", { si
 /** Ends a pause; returns it, or undefined where there was none. */
 export async function resumeTasks(channel: Channel, { signal }: Blocking = {}): Promise<Pause | undefined> {
   return explainingLater(`resume ${quoted(channel.name)}`, () =>
-    withLock(numberLock(channel), signal, () => {
+    withNumbers(channel, signal, () => {
       const pause = currentPause(channel);
       removeIfPresent(fs.unlinkSync, pausePath(channel));
       return pause;
@@ -3597,6 +4126,1271 @@ export async function waitForTasks(
   const what = id === undefined ? "no task to claim" : `no change of task-${id}`;
   const late = (timeout: number): ChatError => new ChatError("timeout", `${what} for ${name} in ${timeout} s`);
   return explainingLater("wait for a task", () => keepWaiting(waiter, check, late));
+}
+
+// ---- git -----------------------------------------------------------------------------------------------------------
+
+const SILENCE_S = 30; // a remote that says nothing for so long is given up
+const GIT_LOCK_MS = 5_000; // git holds its own locks for moments
+
+/** Where git is run, and how long for. */
+interface GitPlace {
+  readonly cwd: string;
+  readonly env: NodeJS.ProcessEnv;
+  readonly signal: AbortSignal | undefined;
+  readonly silence: number; // seconds, for what talks to a remote
+}
+
+/** A root that is a git work tree of its own. */
+interface Repo extends GitPlace {
+  readonly dir: string; // git's folder for this work tree
+  readonly branch: string; // main
+  readonly remote: string; // origin
+  readonly upstream: string; // refs/heads/main, there
+  readonly tracking: string; // refs/remotes/origin/main, what is known of it here
+}
+
+interface Ran {
+  readonly code: number;
+  readonly out: Buffer;
+  readonly err: string;
+}
+
+/** No hook of a surrounding repository runs, and no file is read as anything but bytes. */
+const GIT_OPTIONS = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "--literal-pathspecs"];
+const GIT_KEPT =
+  /^GIT_(SSH|SSH_COMMAND|SSH_VARIANT|PROXY_COMMAND|EXEC_PATH|ALLOW_PROTOCOL|(SSL|HTTP|CURL)_\w+|TRACE\w*|CONFIG_(GLOBAL|SYSTEM|NOSYSTEM)|(AUTHOR|COMMITTER)_(NAME|EMAIL))$/;
+
+/** Nothing of what a surrounding git says of its own repository; and nobody is ever asked anything. */
+function gitEnvironment(config: ReadonlyMap<string, string> = new Map()): NodeJS.ProcessEnv {
+  const kept = Object.entries(process.env).filter(([name]) => !name.startsWith("GIT_") || GIT_KEPT.test(name));
+  const env: NodeJS.ProcessEnv = Object.fromEntries(kept);
+  const ssh = env["GIT_SSH_COMMAND"] ?? config.get("core.sshcommand") ?? (env["GIT_SSH"] ? undefined : "ssh");
+  const batch = ssh === undefined ? {} : { GIT_SSH_COMMAND: `${ssh} -o BatchMode=yes` };
+  const quiet = { GIT_TERMINAL_PROMPT: "0", GIT_ASKPASS: "", SSH_ASKPASS: "", GCM_INTERACTIVE: "never", LC_ALL: "C" };
+  const identity = config.has("user.email") ? {} : { EMAIL: `agent-chat@${HOST}` };
+  return { ...identity, ...env, ...batch, ...quiet };
+}
+
+/** Runs git to its end, whatever that is; a lock of git's own is waited for. Throws `no_git`, and `remote` for silence. */
+async function tryGit(place: GitPlace, args: readonly string[], how: Talk = {}): Promise<Ran> {
+  for (const deadline = monotonic() + GIT_LOCK_MS; ;) {
+    const ran = await runGit(place, args, how);
+    if (ran.code === 0 || !/\.lock': File exists/.test(ran.err) || monotonic() >= deadline) return ran;
+    await sleep(50 + Math.random() * 100, place.signal);
+  }
+}
+
+interface Talk {
+  readonly input?: string | Buffer | undefined;
+  readonly remote?: boolean | undefined; // it talks to one
+}
+
+async function runGit({ cwd, env, signal, silence }: GitPlace, args: readonly string[], how: Talk): Promise<Ran> {
+  signal?.throwIfAborted();
+  const { spawn } = await import("node:child_process");
+  const group = process.platform !== "win32"; // of its own, to be ended with all it started
+  const child = spawn("git", [...GIT_OPTIONS, ...args], { cwd, env, detached: group, stdio: "pipe" });
+  const [out, err]: [Buffer[], Buffer[]] = [[], []];
+  return new Promise<Ran>((resolve, reject) => {
+    let reason: unknown;
+    const stop = (why: unknown): void => {
+      reason ??= why;
+      killAll(child, group);
+    };
+    const quiet = new ChatError("remote", `the remote said nothing for ${silence} s (git ${args[0]})`);
+    const timer = how.remote ? setInterval(() => stop(quiet), silence * 1000) : undefined;
+    const onAbort = (): void => stop(signal?.reason);
+    signal?.addEventListener("abort", onAbort, { once: true });
+    child.stdout.on("data", (bytes: Buffer) => (out.push(bytes), timer?.refresh()));
+    child.stderr.on("data", (bytes: Buffer) => (err.push(bytes), timer?.refresh()));
+    child.stdin.on("error", () => {}); // git may end before it has read all: its exit code says why
+    child.stdin.end(how.input ?? "");
+    child.once("error", (error) => reject(noGit(error, cwd)));
+    child.once("close", (code) => {
+      clearInterval(timer);
+      signal?.removeEventListener("abort", onAbort);
+      if (reason !== undefined) reject(reason);
+      else resolve({ code: code ?? -1, out: Buffer.concat(out), err: Buffer.concat(err).toString() });
+    });
+  });
+}
+
+function killAll(child: { readonly pid?: number | undefined; kill(signal: "SIGKILL"): boolean }, group: boolean): void {
+  try {
+    if (group && child.pid !== undefined) process.kill(-child.pid, "SIGKILL");
+    else child.kill("SIGKILL");
+  } catch {
+    // it has ended
+  }
+}
+
+function noGit(error: unknown, cwd: string): unknown {
+  if (!isCode(error, "ENOENT") || !isFolder(cwd)) return explained(error, "run git");
+  return new ChatError("no_git", "git is not installed, or not in PATH", "install git");
+}
+
+/** The same; throws `git`, `remote`, `no_space` or `locked` where git fails. */
+async function git(place: GitPlace, args: readonly string[], how: Talk = {}): Promise<Buffer> {
+  const ran = await tryGit(place, args, how);
+  if (ran.code !== 0) throw gitError(args, ran, how.remote === true);
+  return ran.out;
+}
+
+function gitError(args: readonly string[], { code, err }: Ran, remote: boolean): ChatError {
+  const lines = err.split(/[\r\n]+/).filter((line) => line.trim() !== "");
+  const said = lines.filter((line) => /^(fatal|error|remote|ssh|.*denied|.*rejected)/i.test(line.trim()));
+  const words = (said.length > 0 ? said : lines).slice(-3).map((line) => line.trim().replace(/^(fatal|error): /, ""));
+  const message = `git ${args[0]}: ${words.join("; ") || `ended with ${code}`}`;
+  const [, lock] = /Unable to create '(.*\.lock)': File exists/.exec(err) ?? [];
+  if (lock !== undefined) {
+    const mend = `rm ${shellWord(lock)}`;
+    return new ChatError("locked", `another git has held ${quoted(lock)} for ${GIT_LOCK_MS / 1000} s, or died`, mend);
+  }
+  if (/No space left on device/i.test(err))
+    return new ChatError("no_space", message, "free some space, then run it again");
+  return new ChatError(remote ? "remote" : "git", message, remote ? remedyOf(err) : undefined);
+}
+
+function remedyOf(err: string): string | undefined {
+  const asked =
+    /terminal prompts disabled|Authentication failed|Permission denied|Host key verification|could not read (User|Pass)/i;
+  return asked.test(err) ? "git fetch, by hand: it says what the remote wants to know" : undefined;
+}
+
+async function oidOf(place: GitPlace, name: string): Promise<string | undefined> {
+  const { code, out } = await tryGit(place, ["rev-parse", "-q", "--verify", `${name}^{commit}`]);
+  return code === 0 ? out.toString().trim() : undefined;
+}
+
+async function gitConfig(place: GitPlace): Promise<Map<string, string>> {
+  const { out } = await tryGit(place, ["config", "-z", "--get-regexp", "^(remote|branch|user|core)\\."]);
+  const rows = out
+    .toString()
+    .split("\0")
+    .filter((row) => row !== "");
+  return new Map(rows.map((row) => [row.split("\n")[0]!, row.slice(row.indexOf("\n") + 1)]));
+}
+
+/** The work tree that a folder is in, and git's folder for it. */
+async function workTree(place: GitPlace): Promise<{ top: string; dir: string } | undefined> {
+  const ran = await tryGit(place, ["rev-parse", "--show-toplevel", "--absolute-git-dir"]);
+  const [top, dir] = ran.out.toString().split("\n");
+  if (ran.code === 0 && top && dir) return { top: path.resolve(top), dir: path.resolve(dir) };
+  if (ran.code === 0 || /not a git repository|must be run in a work tree/.test(ran.err)) return undefined;
+  throw gitError(["rev-parse"], ran, false); // a repository of somebody else's, or a damaged one
+}
+
+/** The repository of a root. Throws `no_repo` where the root is no work tree of its own, `no_remote`, `no_git`, `git`. */
+async function openRepo(root: string, { remote, signal, timeout = SILENCE_S }: Syncing): Promise<Repo> {
+  const bare: GitPlace = { cwd: root, env: gitEnvironment(), signal, silence: timeout };
+  const tree = isFolder(root) ? await workTree(bare) : undefined;
+  if (tree === undefined || tree.top !== realFolder(root)) throw twoWays(root, tree?.top);
+  const config = await gitConfig(bare);
+  const place = { ...bare, env: gitEnvironment(config) };
+  const { code, out } = await tryGit(place, ["symbolic-ref", "-q", "--short", "HEAD"]);
+  const branch = out.toString().trim();
+  if (code !== 0) throw new ChatError("no_repo", `${root} is on no branch`, `git -C ${shellWord(root)} switch BRANCH`);
+  assertIdle(root, tree.dir);
+  const names = [...config.keys()].flatMap((key) => /^remote\.(.*)\.url$/.exec(key)?.[1] ?? []);
+  const chosen = remote ?? config.get(`branch.${branch}.remote`) ?? (names.includes("origin") ? "origin" : names[0]);
+  if (chosen === undefined || !names.includes(chosen)) throw noRemote(root, chosen, names);
+  const merge = config.get(`branch.${branch}.remote`) === chosen ? config.get(`branch.${branch}.merge`) : undefined;
+  const upstream = merge ?? `refs/heads/${branch}`;
+  const tracking = `refs/remotes/${chosen}/${upstream.replace(/^refs\/heads\//, "")}`;
+  return { ...place, dir: tree.dir, branch, remote: chosen, upstream, tracking };
+}
+
+function realFolder(folder: string): string | undefined {
+  try {
+    return fs.realpathSync(folder);
+  } catch {
+    return undefined; // not there
+  }
+}
+
+function twoWays(root: string, outer: string | undefined): ChatError {
+  const where =
+    outer === undefined ? "" : `: it lies in the work tree ${outer}, and no message is put on somebody's branch`;
+  const ways = "sync --init URL makes it one; in a repository, sync --init origin keeps a branch of that for it";
+  const mend = `agent-chat sync --init URL --root ${shellWord(root)}`;
+  return new ChatError("no_repo", `${root} is no git work tree of its own${where}; ${ways}`, mend);
+}
+
+function noRemote(root: string, asked: string | undefined, names: readonly string[]): ChatError {
+  const what = asked === undefined ? `${root} has no git remote` : `${root} has no git remote ${quoted(asked)}`;
+  const there = names.length === 0 ? "" : `; there are: ${names.join(", ")}`;
+  return new ChatError("no_remote", what + there, `agent-chat sync --init URL --root ${shellWord(root)}`);
+}
+
+/** A merge or rebase that somebody began by hand is theirs to finish. */
+function assertIdle(root: string, dir: string): void {
+  const begun = {
+    MERGE_HEAD: "merge",
+    "rebase-merge": "rebase",
+    "rebase-apply": "rebase",
+    CHERRY_PICK_HEAD: "cherry-pick",
+  };
+  for (const [file, what] of Object.entries(begun)) {
+    if (!fs.existsSync(path.join(dir, file))) continue;
+    const mend = `git -C ${shellWord(root)} ${what} --continue`;
+    throw new ChatError("no_repo", `a ${what} is under way in ${root}: finish it, or give it up with --abort`, mend);
+  }
+}
+
+/** Refuses a branch that holds somebody's code: at its top there are only channels, and what says how to treat them. */
+async function assertOurs(repo: Repo, rev: string, what: string): Promise<void> {
+  const rows = splitRows(await git(repo, ["ls-tree", "-z", rev]));
+  for (const { mode, name } of rows.map(treeRow)) {
+    if (/^\.|^(readme|licen[cs]e|copying|notice)\b/i.test(name)) continue;
+    const meta = mode === "040000" && (await tryGit(repo, ["cat-file", "-e", `${rev}:${name}/_meta.json`]));
+    if (meta && meta.code === 0) continue;
+    const message = `${what} holds more than channels (${quoted(name)}): it is somebody's branch, and no message is put there`;
+    throw new ChatError("no_repo", message, "agent-chat sync --init URL --branch agent-chat");
+  }
+}
+
+function splitRows(out: Buffer): string[] {
+  return out
+    .toString()
+    .split("\0")
+    .filter((row) => row !== "");
+}
+
+/** A row of `ls-tree -z`: mode, type, id, name. */
+function treeRow(row: string): { mode: string; oid: string; name: string } {
+  const [mode = "", , oid = ""] = row.slice(0, row.indexOf("\t")).split(" ");
+  return { mode, oid, name: row.slice(row.indexOf("\t") + 1) };
+}
+
+/**
+ * Makes a root a work tree of its own: a repository, or, where the URL is that of a remote of the repository around it, a
+ * work tree of that for a branch of messages. Neither touches a branch, the index or a file of the repository around.
+ */
+async function initRepo(root: string, url: string, { branch, signal, timeout = SILENCE_S }: Syncing): Promise<void> {
+  makeFolder(root);
+  tellGit(root, false);
+  const place: GitPlace = { cwd: root, env: gitEnvironment(), signal, silence: timeout };
+  const outer = await workTree(place);
+  const config = outer === undefined ? new Map<string, string>() : await gitConfig(place);
+  if (outer !== undefined && outer.top === realFolder(root)) return reinit(place, root, url, branch, config);
+  if (outer !== undefined) await keepOut(place, root, outer.top);
+  const remote = [...config].find(
+    ([key, value]) => key === `remote.${url}.url` || (/^remote\..*\.url$/.test(key) && value === url),
+  );
+  if (remote !== undefined) return addWorkTree(place, root, remote[0].slice(7, -4), branch ?? "agent-chat");
+  await git(place, ["init", "-q"]);
+  await git(place, ["remote", "add", "origin", url]);
+  await follows(place, branch ?? "main", "origin");
+}
+
+/** Points HEAD to a branch, and that to the remote. */
+async function follows(place: GitPlace, branch: string, remote: string): Promise<void> {
+  if ((await tryGit(place, ["check-ref-format", "--branch", branch])).code !== 0)
+    throw new ChatError("bad_value", `--branch ${quoted(branch)} is no name of a branch`);
+  await git(place, ["symbolic-ref", "HEAD", `refs/heads/${branch}`]);
+  await git(place, ["config", `branch.${branch}.remote`, remote]);
+  await git(place, ["config", `branch.${branch}.merge`, `refs/heads/${branch}`]);
+}
+
+async function reinit(
+  place: GitPlace,
+  root: string,
+  url: string,
+  branch: string | undefined,
+  config: ReadonlyMap<string, string>,
+): Promise<void> {
+  const before = config.get("remote.origin.url");
+  if (before === undefined) await git(place, ["remote", "add", "origin", url]);
+  else if (before !== url && !config.has(`remote.${url}.url`))
+    throw new ChatError("no_remote", `${root} has the remote origin already: ${before}`, "agent-chat sync");
+  if ((await oidOf(place, "HEAD")) === undefined) await follows(place, branch ?? "main", "origin");
+}
+
+/** The repository around is to leave the root alone, and must not have anything of it. */
+async function keepOut(place: GitPlace, root: string, top: string): Promise<void> {
+  const tracked = splitRows(await git(place, ["ls-files", "-z"]));
+  if (tracked.length > 0) {
+    const message = `${plural(tracked.length, "file")} of ${root} are on a branch of ${top}: take them off it first`;
+    throw new ChatError("no_repo", message, `git rm -r --cached ${shellWord(root)}`);
+  }
+  const exclude = path.resolve(root, (await git(place, ["rev-parse", "--git-path", "info/exclude"])).toString().trim());
+  const line = `/${path.relative(top, realFolder(root)!).split(path.sep).join("/")}/`;
+  if (readIfPossible(exclude).split("\n").includes(line)) return;
+  makeFolder(path.dirname(exclude));
+  fs.appendFileSync(exclude, `${line}\n`);
+}
+
+/** A work tree at a folder that is not empty: made beside it, and moved in. */
+async function addWorkTree(place: GitPlace, root: string, remote: string, branch: string): Promise<void> {
+  const current = (await tryGit(place, ["symbolic-ref", "-q", "--short", "HEAD"])).out.toString().trim();
+  if (current === branch)
+    throw new ChatError("no_repo", `${quoted(branch)} is the branch you work on`, "--branch agent-chat");
+  const tree = (await git(place, ["mktree"])).toString().trim();
+  const start = (await oidOf(place, `refs/heads/${branch}`)) ?? (await commitTree(place, tree, [], "nothing yet"));
+  const beside = `${root}.${nonce()}`;
+  try {
+    await git(place, ["worktree", "add", "-q", "--no-checkout", "--detach", beside, start]);
+    fs.renameSync(path.join(beside, ".git"), path.join(root, ".git"));
+  } finally {
+    removeIfPresent(fs.rmdirSync, beside);
+  }
+  const dir = (await workTree(place))!.dir;
+  fs.writeFileSync(path.join(dir, "gitdir"), `${path.join(realFolder(root)!, ".git")}\n`);
+  await follows(place, branch, remote);
+  await git(place, ["read-tree", "--empty"]);
+}
+
+async function commitTree(place: GitPlace, tree: string, parents: readonly string[], subject: string): Promise<string> {
+  const named = (await tryGit(place, ["var", "GIT_COMMITTER_IDENT"])).code === 0;
+  const who = { GIT_AUTHOR_NAME: "agent-chat", GIT_COMMITTER_NAME: "agent-chat" };
+  const email = { GIT_AUTHOR_EMAIL: `agent-chat@${HOST}`, GIT_COMMITTER_EMAIL: `agent-chat@${HOST}` };
+  const env = named ? place.env : { ...place.env, ...who, ...email };
+  const args = ["commit-tree", tree, ...parents.flatMap((parent) => ["-p", parent])];
+  return (await git({ ...place, env }, args, { input: `${subject}\n` })).toString().trim();
+}
+
+// ---- sync ----------------------------------------------------------------------------------------------------------
+
+const FILE_MAX = 10 * 1024 * 1024; // bytes of a file that is carried; a message has its own limit
+const MESSAGE_MAX = BODY_MAX + 64 * 1024; // with its header
+const SYNC_TRIES = 10;
+const SYNC_PATIENCE_MS = 600_000; // another sync of this root may talk to a slow remote
+const TOUCH_MS = 1_000; // well below what makes a lock stale
+
+/** How to sync. */
+export interface Syncing extends Blocking {
+  readonly remote?: string | undefined; // none: the branch's, else origin
+  readonly init?: string | undefined; // a URL, or the name of a remote of the repository around: makes the root a work tree
+  readonly branch?: string | undefined; // with init
+  readonly tries?: number | undefined; // while others push first
+  readonly timeout?: number | undefined; // seconds without a word of the remote
+  readonly pull?: boolean | undefined; // only fetch, and take in
+  readonly untold?: { readonly task: string; readonly agent: string } | undefined; // who finds out otherwise
+}
+
+/** A message that went or came. */
+export interface Carried {
+  readonly channel: string;
+  readonly seq: number;
+  readonly file: string;
+}
+
+/** A task that somebody elsewhere had first. */
+export interface Lost {
+  readonly channel: string;
+  readonly task: string;
+  readonly agent: string; // who had it here
+  readonly owner: string; // who has it; empty: nobody
+}
+
+/** What a sync did. */
+export interface Synced {
+  readonly root: string;
+  readonly remote: string; // origin/main
+  readonly commit: string | null; // where both are now
+  readonly sent: readonly Carried[];
+  readonly came: readonly Carried[];
+  readonly renumbered: readonly Renumbered[];
+  readonly lost: readonly Lost[];
+  readonly left_out: readonly { readonly path: string; readonly reason: string }[];
+  readonly notes: readonly string[];
+}
+
+/** One sync under way. */
+interface Sync {
+  readonly root: string;
+  readonly repo: Repo;
+  readonly how: Syncing;
+  readonly sent: Carried[];
+  readonly came: Map<string, Carried>; // by path
+  readonly renumbered: Renumbered[];
+  readonly lost: Lost[];
+  readonly leftOut: Map<string, string>; // path: why
+  readonly notes: Set<string>;
+}
+
+/** A file of a commit that differs in another. */
+interface Change {
+  readonly path: string;
+  readonly place: Place;
+  readonly before: string | undefined; // git's id of what it was; undefined: it was not there
+  readonly after: string | undefined; // and of what it is
+  readonly bytes: Buffer | undefined; // of that
+}
+
+/** What a path below a root is to agent-chat. */
+interface Place {
+  readonly channel: string;
+  readonly name: string; // below the channel
+  readonly kind: "message" | "task" | "meta" | "cursor" | "file";
+}
+
+/**
+ * Takes in what the remote has, puts what was not pushed after it, and pushes; the remote decides what came first.
+ * Throws `no_git`, `no_repo`, `no_remote`, `remote`, `unpushed` where something stays here for the next sync, `git`,
+ * `locked`, `no_access`, `no_space` or `io`; then the next sync goes on from there.
+ */
+export async function sync(root: string, how: Syncing = {}): Promise<Synced> {
+  const base = absolute(root);
+  return explainingLater(`sync ${quoted(base)}`, async () => {
+    if (how.init !== undefined) await initRepo(base, how.init, how);
+    const repo = await openRepo(base, how);
+    return withSync(base, how.signal, async () => {
+      const lists = {
+        sent: [],
+        came: new Map(),
+        renumbered: [],
+        lost: [],
+        leftOut: new Map(),
+        notes: new Set<string>(),
+      };
+      const run: Sync = { root: base, repo, how, ...lists };
+      await syncNow(run);
+      return outcome(run, await oidOf(repo, "HEAD"));
+    });
+  });
+}
+
+function outcome(
+  { root, repo, sent, came, renumbered, lost, leftOut, notes }: Sync,
+  commit: string | undefined,
+): Synced {
+  const left_out = [...leftOut].map(([path, reason]) => ({ path, reason }));
+  const remote = `${repo.remote}/${repo.branch}`;
+  const all = { sent, came: [...came.values()], renumbered, lost, left_out, notes: [...notes] };
+  return { root, remote, commit: commit ?? null, ...all };
+}
+
+/** One sync of a root at a time. Its lock is touched all the time, for it is held as long as the remote takes. */
+function withSync<T>(root: string, signal: AbortSignal | undefined, body: () => Promise<T>): Promise<T> {
+  const lock = path.join(root, "_sync.lock");
+  const held = async (): Promise<T> => {
+    const timer = setInterval(() => touch(lock), TOUCH_MS);
+    try {
+      return await body();
+    } finally {
+      clearInterval(timer);
+    }
+  };
+  return withLock(lock, signal, held, undefined, SYNC_PATIENCE_MS);
+}
+
+function touch(file: string): void {
+  try {
+    fs.utimesSync(file, new Date(), new Date());
+  } catch {
+    // stolen: who did goes on
+  }
+}
+
+async function syncNow(run: Sync): Promise<void> {
+  const { repo, how } = run;
+  const { tries = SYNC_TRIES } = how;
+  await git(repo, (await oidOf(repo, "HEAD")) === undefined ? ["read-tree", "--empty"] : ["read-tree", "-m", "HEAD"]);
+  await finishIncoming(run);
+  for (let left = tries; ; left--) {
+    const offline = await fetchNews(run);
+    if (how.pull) {
+      if (offline !== undefined) throw offline;
+      return;
+    }
+    await commitHere(run);
+    if (offline !== undefined) throw await unpushed(run, offline);
+    if (await push(run)) return;
+    if (left <= 1)
+      throw new ChatError("unpushed", `others pushed first, ${tries} times: it stays here`, "agent-chat sync");
+    await sleep(50 * 2 ** Math.min(tries - left, 6) * (0.5 + Math.random()), how.signal);
+  }
+}
+
+/** Fetches, and takes in what came; returns why the remote could not be reached. */
+async function fetchNews(run: Sync): Promise<ChatError | undefined> {
+  const { repo } = run;
+  const refs = `+${repo.upstream}:${repo.tracking}`;
+  const args = [
+    "fetch",
+    "--no-tags",
+    "--no-recurse-submodules",
+    "--no-write-fetch-head",
+    "--progress",
+    repo.remote,
+    refs,
+  ];
+  const ran = await tryGit(repo, args, { remote: true }).catch((error: unknown) => {
+    if (error instanceof ChatError && error.code === "remote") return error;
+    throw error;
+  });
+  if (ran instanceof ChatError) return ran;
+  if (ran.code !== 0 && !/couldn't find remote ref/.test(ran.err)) {
+    const error = gitError(args, ran, true);
+    if (error.code !== "remote") throw error;
+    return error;
+  }
+  if (ran.code === 0) await takeIn(run, (await oidOf(repo, repo.tracking))!);
+  return undefined;
+}
+
+async function unpushed(run: Sync, offline: ChatError): Promise<ChatError> {
+  const { repo } = run;
+  const [here, there] = [await oidOf(repo, "HEAD"), await oidOf(repo, repo.tracking)];
+  if (here === there) return offline;
+  const message = `${offline.message}; what is new here is kept, and not pushed`;
+  return new ChatError("unpushed", message, offline.remedy ?? "agent-chat sync");
+}
+
+/** False where somebody pushed first. */
+async function push({ repo }: Sync): Promise<boolean> {
+  const [here, there] = [await oidOf(repo, "HEAD"), await oidOf(repo, repo.tracking)];
+  if (here === undefined || here === there) return true;
+  const args = ["push", "--no-verify", "--progress", repo.remote, `${here}:${repo.upstream}`];
+  const ran = await tryGit(repo, args, { remote: true }).catch((error: unknown) => {
+    if (error instanceof ChatError && error.code === "remote")
+      return { code: -1, out: Buffer.alloc(0), err: error.message };
+    throw error;
+  });
+  if (ran.code === 0) {
+    await git(repo, ["update-ref", repo.tracking, here]);
+    return true;
+  }
+  if (
+    /non-fast-forward|fetch first|cannot lock ref|failed to update ref|incorrect old value|reference already exists/.test(
+      ran.err,
+    )
+  )
+    return false;
+  const { message, remedy } = gitError(args, ran, true);
+  throw new ChatError("unpushed", `${message}; what is new here is kept, and not pushed`, remedy ?? "agent-chat sync");
+}
+
+// What is being taken in is written down before the first file changes: a process that dies leaves files of a commit that
+// the branch does not have yet, and they must not be taken for what somebody here did.
+const incomingPath = (repo: Repo): string => path.join(repo.dir, "agent-chat-incoming");
+
+async function finishIncoming(run: Sync): Promise<void> {
+  const oid = readIfPossible(incomingPath(run.repo)).trim();
+  if (!/^[0-9a-f]{40,64}$/.test(oid)) return;
+  if ((await oidOf(run.repo, oid)) !== undefined) await takeIn(run, oid);
+  removeIfPresent(fs.unlinkSync, incomingPath(run.repo));
+}
+
+/** Brings the files, and then the branch, from where they are to a commit of the remote. */
+async function takeIn(run: Sync, theirs: string): Promise<void> {
+  const { repo } = run;
+  const here = await oidOf(repo, "HEAD");
+  if (here === theirs || (here !== undefined && (await isAncestor(repo, theirs, here)))) return;
+  const base = here === undefined ? undefined : await baseOf(repo, here, theirs);
+  if (base === undefined) await assertOurs(repo, theirs, `${repo.tracking} of ${repo.remote}`);
+  else if (base !== here && here !== undefined)
+    await assertOurs(repo, here, `the branch ${repo.branch} of ${run.root}`);
+  writeWhole(incomingPath(repo), theirs);
+  const changes = await changesOf(run, base, theirs);
+  for (const channel of new Set(changes.map(({ place }) => place.channel))) {
+    const own = changes.filter(({ place }) => place.channel === channel);
+    if (channel === "") for (const change of own) takeRootFile(run, change);
+    else await takeChannel(run, channel, own, theirs);
+  }
+  await git(repo, [
+    "update-ref",
+    "-m",
+    "agent-chat sync",
+    `refs/heads/${repo.branch}`,
+    theirs,
+    here ?? "0".repeat(theirs.length),
+  ]);
+  await readIndex(run);
+  removeIfPresent(fs.unlinkSync, incomingPath(repo));
+}
+
+async function isAncestor(repo: Repo, older: string, newer: string): Promise<boolean> {
+  return (await tryGit(repo, ["merge-base", "--is-ancestor", older, newer])).code === 0;
+}
+
+async function baseOf(repo: Repo, one: string, other: string): Promise<string | undefined> {
+  const { code, out } = await tryGit(repo, ["merge-base", one, other]);
+  return code === 0 ? out.toString().trim().split("\n")[0] : undefined;
+}
+
+function writeWhole(file: string, text: string): void {
+  const draft = `${file}.${nonce()}`;
+  fs.writeFileSync(draft, `${text}\n`);
+  persistently(() => fs.renameSync(draft, file));
+}
+
+/** Makes the index that of the branch; what is left out is not looked for. */
+async function readIndex({ repo, leftOut }: Sync): Promise<void> {
+  await git(repo, ["read-tree", "-m", "HEAD"]);
+  await tryGit(repo, ["update-index", "-q", "--refresh"]);
+  const paths = [...leftOut.keys()].filter((file) => !file.includes("\ufffd")).map((file) => `${file}\0`);
+  if (paths.length > 0)
+    await tryGit(repo, ["update-index", "-z", "--skip-worktree", "--stdin"], { input: paths.join("") });
+}
+
+/** What differs between two commits, as far as it is to be taken in: nothing of it is trusted. */
+async function changesOf(run: Sync, base: string | undefined, theirs: string): Promise<Change[]> {
+  const { repo } = run;
+  const rows =
+    base === undefined
+      ? splitRows(await git(repo, ["ls-tree", "-r", "-z", theirs]))
+          .map(treeRow)
+          .map(({ mode, oid, name }) => ({ mode, path: name, before: undefined, after: oid }))
+      : diffRows(splitRows(await git(repo, ["diff-tree", "-r", "-z", "--no-renames", base, theirs])));
+  const wanted = rows.flatMap((row) => {
+    const place = placeOf(run.root, row.path);
+    const reason = place === undefined ? "is nothing of a channel" : row.after !== undefined && reasonOf(row.mode);
+    if (reason && !isSilent(row.path)) run.leftOut.set(row.path, reason);
+    return place === undefined || reason ? [] : [{ ...row, place }];
+  });
+  const contents = await blobs(
+    run,
+    wanted.flatMap(({ after }) => after ?? []),
+  );
+  return wanted.flatMap(({ path: file, place, before, after }): Change[] => {
+    const bytes = after === undefined ? undefined : contents.get(after);
+    const reason = after === undefined ? undefined : badContent(run, place, bytes);
+    if (reason !== undefined) run.leftOut.set(file, reason);
+    return reason === undefined ? [{ path: file, place, before, after, bytes }] : [];
+  });
+}
+
+/** What belongs to one machine, and was committed there by an older agent-chat or by hand. */
+function isSilent(file: string): boolean {
+  return /\/\.cursors\//.test(file);
+}
+
+/** Rows of `diff-tree -z`: `:mode mode id id status`, then the path. */
+function diffRows(
+  rows: readonly string[],
+): { mode: string; path: string; before: string | undefined; after: string | undefined }[] {
+  return rows.flatMap((row, i) => {
+    if (i % 2 === 1) return [];
+    const [, mode = "", before = "", after = ""] = row.split(" ");
+    const id = (oid: string): string | undefined => (/^0+$/.test(oid) ? undefined : oid);
+    return [{ mode, path: rows[i + 1]!, before: id(before), after: id(after) }];
+  });
+}
+
+function reasonOf(mode: string): string | false {
+  if (/^100/.test(mode)) return false;
+  return mode === "120000" ? "is a link" : "is no regular file";
+}
+
+function placeOf(root: string, file: string): Place | undefined {
+  if (file === ".gitignore" || file === ".gitattributes") return { channel: "", name: file, kind: "file" };
+  const [channel = "", first = "", ...more] = file.split("/");
+  const name = [first, ...more].join("/");
+  if (first === "" || file.includes("\ufffd") || !isSafeSegment(channel) || more.length > 8) return undefined;
+  const is = (kind: Place["kind"]): Place => ({ channel, name, kind });
+  if (first === ".cursors")
+    return more.length === 1 && /^[a-z0-9-]+\.(txt|status)$/.test(more[0]!) && sharesCursors(root)
+      ? is("cursor")
+      : undefined;
+  if (first === ".tasks")
+    return more.length === 1 && /^[\w-]+\.[a-z0-9-]+\.json$/.test(more[0]!) ? is("file") : undefined;
+  if (first === "_meta.json" || first === "_paused.md")
+    return more.length > 0 ? undefined : is(first === "_meta.json" ? "meta" : "file");
+  if (![...(first === "_files" ? [] : [first]), ...more].every(isSafeSegment)) return undefined;
+  if (more.length === 0 && ENTRY.test(name) && !name.startsWith("0000-")) return is("message");
+  return is(more.length === 0 && TASK.test(name) ? "task" : "file");
+}
+
+function badContent({ root }: Sync, { channel, name, kind }: Place, bytes: Buffer | undefined): string | undefined {
+  if (bytes === undefined) return `has more than ${count(FILE_MAX)} bytes`;
+  if (kind === "message" && bytes.length > MESSAGE_MAX) return `has more than ${count(MESSAGE_MAX)} bytes`;
+  if (kind === "meta") return parseMeta(bytes.toString()).problem;
+  if (kind !== "message") return undefined;
+  const parsed = parseMessage({ root, name: channel, path: path.join(root, channel) }, toEntry(name), bytes.toString());
+  return typeof parsed === "string" ? parsed : undefined;
+}
+
+/** The contents of git's objects by their ids; without those that are too large. */
+async function blobs({ repo }: Sync, oids: readonly string[]): Promise<Map<string, Buffer>> {
+  const found = new Map<string, Buffer>();
+  const ask = (names: readonly string[], how: string): Promise<Buffer> =>
+    names.length === 0
+      ? Promise.resolve(Buffer.alloc(0))
+      : git(repo, ["cat-file", how], { input: `${names.join("\n")}\n` });
+  const sizes = (await ask([...new Set(oids)], "--batch-check")).toString().split("\n");
+  const small = sizes
+    .map((line) => line.split(" "))
+    .filter(([, type, size]) => type === "blob" && Number(size) <= FILE_MAX);
+  const out = await ask(
+    small.map(([oid]) => oid!),
+    "--batch",
+  );
+  for (let at = 0; at < out.length;) {
+    const newline = out.indexOf("\n", at);
+    const [oid, , size] = out.toString("latin1", at, newline).split(" ");
+    const end = newline + 1 + Number(size);
+    found.set(oid!, out.subarray(newline + 1, end));
+    at = end + 1;
+  }
+  return found;
+}
+
+/** git's id of a file here; undefined where there is none. */
+async function blobId(file: string, like: string | undefined): Promise<string | undefined> {
+  const { createHash } = await import("node:crypto");
+  try {
+    const found = readRegular(file);
+    if (typeof found === "string") return found;
+    const hash = createHash((like?.length ?? 40) > 40 ? "sha256" : "sha1");
+    return hash.update(`blob ${found.bytes.length}\0`).update(found.bytes).digest("hex");
+  } catch (error) {
+    if (isCode(error, "ENOENT", "ENOTDIR")) return undefined;
+    throw error;
+  }
+}
+
+function takeRootFile({ root }: Sync, { place, bytes }: Change): void {
+  if (bytes !== undefined && readIfPossible(path.join(root, place.name)) !== bytes.toString())
+    writeWholeBytes(path.join(root, place.name), bytes);
+}
+
+function writeWholeBytes(file: string, bytes: Uint8Array): void {
+  const draft = `${file}.${nonce()}`;
+  fs.writeFileSync(draft, bytes);
+  persistently(() => fs.renameSync(draft, file));
+}
+
+/** Takes in what changed in one channel, decided and carried out under its lock. */
+async function takeChannel(run: Sync, name: string, changes: readonly Change[], theirs: string): Promise<void> {
+  const channel: Channel = { root: run.root, name, path: path.join(run.root, name) };
+  const tree = await tryGit(run.repo, ["ls-tree", "-z", "--name-only", `${theirs}:${name}`]);
+  const pushed = new Set(tree.code === 0 ? splitRows(tree.out) : []);
+  makeFolder(channel.path);
+  const told: Told[] = [];
+  await withNumbers(channel, run.how.signal, async (draft) => {
+    letWriterFinish(channel);
+    await takeMessages(run, channel, draft, changes, pushed);
+    told.length = 0;
+    for (const [id, own] of byTask(changes))
+      told.push(...(await takeTaskChanges(run, channel, draft, id, own, pushed)));
+    for (const change of changes) await takeOther(run, channel, draft, change);
+  });
+  flushFolder(channel.path);
+  for (const { lost, message } of told) await tellLost(run, channel, lost, message, theirs);
+}
+
+/** Messages of the remote keep their numbers; what is not there yet is put after them. */
+async function takeMessages(
+  run: Sync,
+  channel: Channel,
+  draft: Draft,
+  changes: readonly Change[],
+  pushed: ReadonlySet<string>,
+): Promise<void> {
+  const news = changes.filter(({ place, bytes }) => place.kind === "message" && bytes !== undefined);
+  if (news.length === 0) return;
+  const coming = new Map(news.map(({ place, bytes }) => [place.name, parsedMessage(channel, place.name, bytes!)]));
+  const { plan, notes } = planTakeIn(run, channel, changes, coming, pushed);
+  await renumberAll(channel, draft, plan, run.how.signal);
+  notes.forEach((note) => run.notes.add(note));
+  const moved = plan.moves.filter(({ from, to }) => from !== to).reverse();
+  run.renumbered.push(...moved.map((move) => renumbered(channel, move)));
+  news.sort((a, b) => toEntry(b.place.name).seq - toEntry(a.place.name).seq); // whoever posts meanwhile is after the highest
+  for (const { path: file, place, bytes } of news) {
+    const to = path.join(channel.path, place.name);
+    const there = fs.existsSync(to);
+    if (there && fs.readFileSync(to).equals(bytes!)) continue;
+    if (there) placeHeld(draft, bytes!, to, fs.renameSync);
+    else if (!placeOnce(draft, bytes!, to)) startOver();
+    if (!plan.moves.some((move) => move.to === place.name) && !there)
+      run.came.set(file, { channel: channel.name, seq: toEntry(place.name).seq, file: place.name });
+  }
+}
+
+function parsedMessage(channel: Channel, file: string, bytes: Buffer): Message {
+  return parseMessage(channel, toEntry(file), bytes.toString()) as Message;
+}
+
+/** All of a message but its number and what it answers: by that it is known again under another number. */
+function identityOf({ from, ts, status, title, key, task, body, to, priority }: Message): string {
+  return JSON.stringify([
+    from,
+    to,
+    ts,
+    status,
+    title,
+    key,
+    task,
+    priority,
+    body.trimEnd().replace(/_files\/\d+\//g, "_files/"),
+  ]);
+}
+
+/** Which of the messages here have to make room, or have got their number elsewhere. */
+function planTakeIn(
+  run: Sync,
+  channel: Channel,
+  changes: readonly Change[],
+  coming: ReadonlyMap<string, Message>,
+  pushed: ReadonlySet<string>,
+): { plan: Renumbering; notes: string[] } {
+  const { entries } = listMessages(channel);
+  const isOther = ({ file, seq }: Entry): boolean => {
+    const theirs = coming.get(file);
+    if (theirs === undefined) return !pushed.has(file);
+    const finding = inspectReadable(channel, { file, seq });
+    return finding.kind === "message" && identityOf(finding.message) !== identityOf(theirs);
+  };
+  const local = messagesOf(channel, entries.filter(isOther)); // not pushed, or pushed and taken away there
+  const here = new Set(entries.filter((entry) => !isOther(entry)).map(({ file }) => file));
+  const twins = new Map(
+    [...coming.values()].filter(({ file }) => !here.has(file)).map((one) => [identityOf(one), one.file]),
+  );
+  const files = new Map<string, string>(); // the new names
+  for (const message of local) {
+    const twin = twins.get(identityOf(message));
+    if (twin !== undefined && twin !== message.file && twins.delete(identityOf(message))) files.set(message.file, twin);
+  }
+  const theirs = [...pushed].filter((file) => ENTRY.test(file) && !run.leftOut.has(`${channel.name}/${file}`));
+  const numbers = new Set(theirs.map((file) => toEntry(file).seq));
+  const wasPushed = new Set(changes.filter(({ before }) => before !== undefined).map(({ place }) => place.name));
+  const unpushed = local.filter(({ file, seq }) => !files.has(file) && (!wasPushed.has(file) || numbers.has(seq)));
+  let next = theirs.reduce((most, file) => Math.max(most, toEntry(file).seq), 0);
+  if (unpushed.some(({ seq }) => seq <= next))
+    for (const { file } of unpushed) files.set(file, file.replace(/^\d+/, padded(++next)));
+  return movesFor(
+    channel,
+    local,
+    files,
+    entries,
+    [...coming.keys()].filter((file) => !here.has(file)).map((file) => toEntry(file).seq),
+  );
+}
+
+function movesFor(
+  channel: Channel,
+  local: readonly Message[],
+  files: ReadonlyMap<string, string>,
+  entries: readonly Entry[],
+  arriving: readonly number[],
+): { plan: Renumbering; notes: string[] } {
+  const notes: string[] = [];
+  const moving = new Set([...files.keys()].map((file) => toEntry(file).seq));
+  const groups = [...moving].map((seq) =>
+    messagesOf(
+      channel,
+      entries.filter((entry) => entry.seq === seq),
+    ),
+  );
+  const shared = groups.filter(({ length }) => length > 1).map(([first]) => first!.seq);
+  const moves = local.flatMap((message): Move[] => {
+    const to = files.get(message.file) ?? message.file;
+    const reply = answered(message, groups, files, notes);
+    if (to === message.file && reply === message.reply_to) return [];
+    const keep = shared.includes(message.seq);
+    return [
+      { from: message.file, to, reply, files: to === message.file ? [] : attachments(channel, message.seq), keep },
+    ];
+  });
+  const staying = groups
+    .flat()
+    .filter((message) => shared.includes(message.seq) && !moves.some(({ from }) => from === message.file));
+  const still = staying.map(({ file, reply_to }): Move => ({
+    from: file,
+    to: file,
+    reply: reply_to,
+    files: [],
+    keep: true,
+  }));
+  const all = [...moves, ...still].sort((a, b) => toEntry(b.to).seq - toEntry(a.to).seq);
+  return { plan: { moves: all, shared, fresh: heldTooEarly(channel, arriving, entries) }, notes };
+}
+
+/** Numbers that come only now, and that some cursor has already: as the reference writes them, or as they were set by hand. */
+function heldTooEarly(channel: Channel, arriving: readonly number[], entries: readonly Entry[]): number[] {
+  if (sharesCursors(channel.root)) return []; // then a cursor may come with what it names
+  const there = new Set(entries.map(({ seq }) => seq));
+  const late = arriving.filter((seq) => !there.has(seq));
+  if (late.length === 0) return [];
+  const none: Shared = new Set<number>();
+  const cursors = cursorNames(channel)
+    .filter(isName)
+    .map((agent) => readCursor(channel, agent).cursor);
+  return late.filter((seq) => cursors.some((cursor) => holds(cursor, { seq, file: "" }, none)));
+}
+
+function byTask(changes: readonly Change[]): Map<string, Change[]> {
+  const tasks = new Map<string, Change[]>();
+  for (const change of changes) {
+    const id = change.place.kind === "task" ? TASK.exec(change.place.name)?.[1] : undefined;
+    if (id !== undefined) tasks.set(id, [...(tasks.get(id) ?? []), change]);
+  }
+  return tasks;
+}
+
+/** A task that somebody here had, and what there is to tell them. */
+interface Told {
+  readonly lost: Lost;
+  readonly message: string;
+}
+
+/** A task that changed there and not here is as it is there; where both changed it, the remote's stands. */
+async function takeTaskChanges(
+  run: Sync,
+  channel: Channel,
+  draft: Draft,
+  id: string,
+  changes: readonly Change[],
+  pushed: ReadonlySet<string>,
+): Promise<Told[]> {
+  const [before, after, mine] = [new Map<string, string>(), new Map<string, string>(), new Map<string, string>()];
+  for (const { place, before: was, after: is } of changes) {
+    if (was !== undefined) before.set(place.name, was);
+    if (is !== undefined) after.set(place.name, is);
+  }
+  const touched = new Set(changes.map(({ place }) => place.name));
+  for (const { file } of filesOf(channel, id)) {
+    if (pushed.has(file) && !touched.has(file)) continue; // there and here alike
+    mine.set(file, (await blobId(path.join(channel.path, file), changes[0]!.after ?? changes[0]!.before))!);
+  }
+  if (isSameMap(mine, after)) return [];
+  const changedHere = !isSameMap(mine, before);
+  if (changedHere && before.size === 0 && mine.size > 0) {
+    const to = renameTask(channel, draft, id, [...mine.keys()], pushed);
+    run.notes.add(`${channel.name}: task-${id} was made on both sides: the one from here is task-${to} now`);
+    mine.clear();
+  }
+  if (changedHere && mine.size > 0 && isFurther([...mine.keys()], [...after.keys()])) return [];
+  const lost = changedHere ? losers(channel, id, [...mine.keys()], [...after.keys()]) : [];
+  replaceTask(channel, draft, changes, [...mine.keys()]);
+  return lost;
+}
+
+function isSameMap(a: ReadonlyMap<string, string>, b: ReadonlyMap<string, string>): boolean {
+  return a.size === b.size && [...a].every(([key, value]) => b.get(key) === value);
+}
+
+const ownersIn = (files: readonly string[]): string[] =>
+  files.flatMap((file) => TASK.exec(file)?.[3] ?? []).map(foldName);
+
+/** Whether the same agent has a task on both sides, and has finished it here. */
+function isFurther(mine: readonly string[], theirs: readonly string[]): boolean {
+  const [own, other] = [ownersIn(mine), ownersIn(theirs)];
+  const done =
+    mine.some((file) => TASK.exec(file)?.[2] === "DONE") && !theirs.some((file) => TASK.exec(file)?.[2] === "DONE");
+  return own.length === 1 && own[0] === other[0] && other.length === 1 && done;
+}
+
+function losers(channel: Channel, task: string, mine: readonly string[], theirs: readonly string[]): Told[] {
+  const [owner = ""] = ownersIn(theirs);
+  return ownersIn(mine).flatMap((agent) => {
+    if (agent === owner || !isName(agent)) return [];
+    removeIfPresent(fs.unlinkSync, recordPath(channel, task, agent));
+    const has = owner === "" ? "it is open again there" : `${owner} has it`;
+    const message = `task-${task} is not yours: on the remote ${has}, and that stands. You had it here: do not go on with it.`;
+    return [{ lost: { channel: channel.name, task, agent, owner }, message }];
+  });
+}
+
+/** The file is renamed where that is all, so that a task is never seen twice, nor missed. */
+function replaceTask(channel: Channel, draft: Draft, changes: readonly Change[], mine: readonly string[]): void {
+  const after = changes.filter(({ bytes }) => bytes !== undefined);
+  const at = (name: string): string => path.join(channel.path, name);
+  const gone = mine.filter((file) => !after.some(({ place }) => place.name === file));
+  const [from] = gone;
+  const [to] = after.map(({ place }) => place.name).filter((name) => !mine.includes(name));
+  assertHeld(draft);
+  if (from !== undefined && to !== undefined && !fs.existsSync(at(to))) fs.renameSync(at(from), at(to));
+  for (const { place, bytes } of after)
+    if (readIfPossible(at(place.name)) !== bytes!.toString() || !fs.existsSync(at(place.name)))
+      placeHeld(draft, bytes!, at(place.name), fs.renameSync);
+  for (const file of gone) removeIfPresent(fs.unlinkSync, at(file));
+}
+
+/** Gives a task that is only here the next free number, and those that come after it that too. */
+function renameTask(
+  channel: Channel,
+  draft: Draft,
+  id: string,
+  files: readonly string[],
+  pushed: ReadonlySet<string>,
+): string {
+  const taken = [...pushed].map((file) => Number(TASK.exec(file)?.[1] ?? 0)).filter((number) => !Number.isNaN(number));
+  const to = String(Math.max(Number(nextTaskId(channel)) - 1, ...taken) + 1);
+  for (const file of files) {
+    const [old, next] = [
+      path.join(channel.path, file),
+      path.join(channel.path, file.replace(`task-${id}.`, `task-${to}.`)),
+    ];
+    const text = fs.readFileSync(old, "utf8").replace(/^task:.*$/m, `task: ${to}`);
+    if (!placeOnce(draft, text, next)) startOver();
+    removeIfPresent(fs.unlinkSync, old);
+    const [owner] = ownersIn([file]);
+    const record = owner && recordPath(channel, id, owner);
+    if (record && fs.existsSync(record)) fs.renameSync(record, recordPath(channel, to, owner));
+  }
+  for (const [other, own] of taskFiles(channel))
+    for (const { file } of own)
+      if (other !== to && !pushed.has(file)) comeAfter(path.join(channel.path, file), draft, id, to);
+  return to;
+}
+
+function comeAfter(file: string, draft: Draft, id: string, to: string): void {
+  const text = readIfPossible(file);
+  const changed = text.replace(/^after:.*$/m, (line) =>
+    line.replace(RegExp(`(?<![\\w-])(task-|#)?${id}(?![\\w-])`), to),
+  );
+  if (changed !== text) placeHeld(draft, changed, file, fs.renameSync);
+}
+
+/** Everything that is neither message nor task. */
+async function takeOther(
+  run: Sync,
+  channel: Channel,
+  draft: Draft,
+  { place, before, after, bytes }: Change,
+): Promise<void> {
+  if (place.kind === "message" || place.kind === "task") return;
+  const to = path.join(channel.path, place.name);
+  const mine = await blobId(to, after ?? before);
+  if (mine === after) return;
+  if (place.kind === "meta") return takeMeta(run, channel, draft, before, bytes);
+  if (place.kind === "cursor" && mine !== undefined) return takeCursor(channel, place.name, bytes, run.how.signal);
+  if (bytes === undefined) {
+    if (mine === before) removeIfPresent(fs.unlinkSync, to);
+    return;
+  }
+  if (mine !== undefined && mine !== before && !place.name.startsWith(".") && place.name !== "_paused.md") {
+    const { dir, name, ext } = path.parse(place.name);
+    const kept = path.join(dir, `${name}.${HOST.toLowerCase()}-${nonce()}${ext}`);
+    fs.renameSync(to, path.join(channel.path, kept));
+    run.notes.add(`${channel.name}/${place.name} was changed on both sides: yours is ${kept} now`);
+  }
+  makeFolder(path.dirname(to));
+  placeHeld(draft, bytes, to, fs.renameSync);
+}
+
+/** Members of both sides; another key as the side that changed it has it, else as the remote. */
+async function takeMeta(
+  run: Sync,
+  channel: Channel,
+  draft: Draft,
+  before: string | undefined,
+  bytes: Buffer | undefined,
+): Promise<void> {
+  if (bytes === undefined) return; // a channel is not taken away by a sync
+  const base = before === undefined ? {} : parseObject((await blobs(run, [before])).get(before)?.toString() ?? "{}");
+  const theirs = parseObject(bytes.toString());
+  let mine: Record<string, unknown> = theirs;
+  try {
+    mine = parseObject(readIfPossible(metaPath(channel.path)));
+  } catch {
+    // none, or damaged: the remote's
+  }
+  const merged = mergeMeta(base, mine, theirs);
+  const isTheirs = JSON.stringify(merged) === JSON.stringify(theirs);
+  placeHeld(draft, isTheirs ? bytes : `${JSON.stringify(merged, null, 2)}\n`, metaPath(channel.path), fs.renameSync);
+}
+
+function mergeMeta(
+  base: Record<string, unknown>,
+  mine: Record<string, unknown>,
+  theirs: Record<string, unknown>,
+): Record<string, unknown> {
+  const merged = { ...theirs };
+  const differs = (a: unknown, b: unknown): boolean => JSON.stringify(a) !== JSON.stringify(b);
+  for (const [key, value] of Object.entries(mine))
+    if (differs(value, base[key]) && (!differs(theirs[key], base[key]) || theirs[key] === undefined))
+      merged[key] = value;
+  const [old, own, other] = [base, mine, theirs].map(({ members }) =>
+    Array.isArray(members) ? members.map(String) : [],
+  ) as [string[], string[], string[]];
+  const has = (names: readonly string[], name: string): boolean =>
+    names.some((one) => foldName(one) === foldName(name));
+  const stay = other.filter((name) => has(own, name) || !has(old, name));
+  const added = own.filter((name) => !has(other, name) && !has(old, name));
+  if (Array.isArray(theirs["members"]) || added.length > 0) merged["members"] = [...stay, ...added];
+  return merged;
+}
+
+/** A cursor that git carries grows by what was shown elsewhere. */
+async function takeCursor(
+  channel: Channel,
+  name: string,
+  bytes: Buffer | undefined,
+  signal: AbortSignal | undefined,
+): Promise<void> {
+  const agent = path.basename(name).replace(/\.txt$/, "") as Name;
+  const theirs = bytes === undefined ? undefined : parseCursor(bytes.toString());
+  if (theirs === undefined || !name.endsWith(".txt")) return;
+  const grown = (): string => formatCursor(union(readCursor(channel, agent).cursor, theirs));
+  await rewrite(channel, agent, cursorPath(channel, agent), grown, signal);
+}
+
+/** Tells who lost a task, once however often the sync has to begin anew. */
+async function tellLost(run: Sync, channel: Channel, lost: Lost, body: string, theirs: string): Promise<void> {
+  const { untold } = run.how;
+  run.lost.push(lost);
+  if (untold?.agent === lost.agent && untold.task === lost.task) return;
+  const from = isName(lost.owner) ? lost.owner : "sync";
+  const title = `task-${lost.task} is ${lost.owner === "" ? "not yours" : `${lost.owner}'s`}`;
+  const key = `lost ${lost.task} ${theirs.slice(0, 16)}`;
+  await post(
+    channel,
+    { from, to: [lost.agent], title, body, status: "lost", task: lost.task, key, force: true },
+    run.how,
+  );
+}
+
+/** Commits what is new here, on top of the branch. */
+async function commitHere(run: Sync): Promise<void> {
+  const { repo, root } = run;
+  const here = await oidOf(repo, "HEAD");
+  if (here !== undefined) await assertOurs(repo, here, `the branch ${repo.branch} of ${root}`);
+  const channels = listChannels(root, (note) => run.notes.add(note));
+  for (let left = LISTINGS; ; left--) {
+    const found = await changedHere(run, channels, here);
+    const ids = await hashed(repo, found.added);
+    if (ids === undefined && left > 1) continue; // a task was renamed in between
+    if (ids === undefined) throw new ChatError("io", `the tasks of ${root} do not hold still`, "agent-chat sync");
+    if (found.added.length + found.removed.length === 0) return;
+    const rows = found.added.map((file, i) => `100644 ${ids[i]}\t${file}\0`);
+    const zero = "0".repeat(ids[0]?.length ?? 40);
+    rows.push(...found.removed.map((file) => `0 ${zero}\t${file}\0`));
+    await git(repo, ["update-index", "-z", "--index-info"], { input: rows.join("") });
+    const tree = (await git(repo, ["write-tree"])).toString().trim();
+    const commit = await commitTree(repo, tree, here === undefined ? [] : [here], subjectOf(found));
+    await git(repo, ["update-ref", "-m", "agent-chat sync", `refs/heads/${repo.branch}`, commit, here ?? zero]);
+    await tryGit(repo, ["update-index", "-q", "--refresh"]);
+    for (const file of found.added) if (!found.changed.has(file)) noteSent(run, file);
+    return;
+  }
+}
+
+/** git's ids of files, now kept by it; undefined where one of them has just gone. */
+async function hashed(repo: Repo, files: readonly string[]): Promise<string[] | undefined> {
+  if (files.length === 0) return [];
+  const { code, out, err } = await tryGit(repo, ["hash-object", "-w", "--no-filters", "--stdin-paths"], {
+    input: `${files.join("\n")}\n`,
+  });
+  if (code === 0) return out.toString().trim().split("\n");
+  if (/could not open|No such file/.test(err) && !/No space/.test(err)) return undefined;
+  throw gitError(["hash-object"], { code, out, err }, false);
+}
+
+function noteSent({ root, sent, came }: Sync, file: string): void {
+  const place = placeOf(root, file);
+  if (place?.kind !== "message" || came.has(file)) return;
+  const one = { channel: place.channel, seq: toEntry(place.name).seq, file: place.name };
+  const before = sent.findIndex((other) => other.channel === one.channel && other.file === one.file);
+  if (before < 0) sent.push(one);
+}
+
+/** What is to be committed: paths below the root. */
+interface News {
+  readonly added: string[]; // and those that changed
+  readonly changed: Set<string>;
+  readonly removed: string[];
+}
+
+/** What differs here from the branch. A message that is gone is put back, unless it has another number now. */
+async function changedHere(run: Sync, channels: readonly Channel[], here: string | undefined): Promise<News> {
+  const { repo, root } = run;
+  const found: News = { added: [], changed: new Set(), removed: [] };
+  for (const name of [".gitignore", ".gitattributes"]) {
+    const there = here !== undefined && (await tryGit(repo, ["cat-file", "-e", `${here}:${name}`])).code === 0;
+    if (!there && fs.existsSync(path.join(root, name))) found.added.push(name);
+  }
+  if (channels.length === 0) return found;
+  const folders = channels.map(({ name }) => `${name}/`);
+  channels.forEach(letWriterFinish);
+  for (const file of splitRows(await git(repo, ["ls-files", "-o", "-z", "--", ...folders])))
+    if (isToSend(run, file)) found.added.push(file);
+  const rows = splitRows(await git(repo, ["diff-files", "-z", "--name-status"]));
+  const gone: string[] = [];
+  for (let i = 0; i + 1 < rows.length; i += 2) {
+    const [status, file] = [rows[i]!, rows[i + 1]!];
+    if (status === "D" && placeOf(root, file) !== undefined) gone.push(file);
+    else if (status === "M" && isToSend(run, file) && (await isChanged(run, file, here))) found.changed.add(file);
+  }
+  found.added.push(...found.changed);
+  await putBack(run, gone, found, here);
+  return found;
+}
+
+async function isChanged({ repo, root }: Sync, file: string, here: string | undefined): Promise<boolean> {
+  const before = (await tryGit(repo, ["rev-parse", "-q", "--verify", `${here}:${file}`])).out.toString().trim();
+  return (await blobId(path.join(root, file), before)) !== before;
+}
+
+/** Whether a file here is one to be sent; what looks like one and is not is noted. */
+function isToSend({ root, leftOut }: Sync, file: string): boolean {
+  const place = placeOf(root, file);
+  if (place === undefined) return false;
+  const stat = fs.lstatSync(path.join(root, file), { throwIfNoEntry: false });
+  if (stat === undefined || file.includes("\n")) return false;
+  const most = place.kind === "message" ? MESSAGE_MAX : FILE_MAX;
+  const channel: Channel = { root, name: place.channel, path: path.join(root, place.channel) };
+  const finding = stat.isFile() && place.kind === "message" ? inspect(channel, toEntry(place.name)) : undefined;
+  const reason = !stat.isFile()
+    ? "is no regular file"
+    : stat.size > most
+      ? `has more than ${count(most)} bytes`
+      : finding !== undefined && "reason" in finding
+        ? finding.reason
+        : undefined;
+  if (reason !== undefined) leftOut.set(file, reason);
+  return reason === undefined;
+}
+
+async function putBack(run: Sync, gone: readonly string[], found: News, here: string | undefined): Promise<void> {
+  const { root, repo } = run;
+  const messages = gone.filter((file) => placeOf(root, file)?.kind === "message");
+  found.removed.push(...gone.filter((file) => !messages.includes(file) && placeOf(root, file)?.kind !== "meta"));
+  if (messages.length === 0) return;
+  const rows = splitRows(await git(repo, ["ls-tree", "-z", here!, "--", ...messages])).map(treeRow);
+  const contents = await blobs(
+    run,
+    rows.map(({ oid }) => oid),
+  );
+  const inChannel = (name: string): Channel => ({ root, name, path: path.join(root, name) });
+  const idOf = (file: string, bytes: Buffer | undefined): string | undefined => {
+    const { channel, name } = placeOf(root, file)!;
+    const parsed = bytes && parseMessage(inChannel(channel), toEntry(name), bytes.toString());
+    return typeof parsed === "object" ? `${channel} ${identityOf(parsed)}` : undefined;
+  };
+  const news = found.added.filter((file) => placeOf(root, file)?.kind === "message");
+  const moved = new Set(news.map((file) => idOf(file, fs.readFileSync(path.join(root, file)))));
+  for (const { oid, name: file } of rows) {
+    const bytes = contents.get(oid);
+    const id = idOf(file, bytes);
+    if (id !== undefined && moved.has(id)) found.removed.push(file);
+    else if (id !== undefined) {
+      const channel = inChannel(placeOf(root, file)!.channel);
+      await withNumbers(channel, run.how.signal, (draft) => void placeOnce(draft, bytes!, path.join(root, file)));
+      run.notes.add(`${file} had been deleted here: it was put back`);
+    }
+  }
+}
+
+/** `review: #12 #13 from alice; task-7 claimed` */
+function subjectOf({ added, removed }: News): string {
+  const channels = new Map<string, string[]>();
+  const say = (channel: string, word: string): unknown =>
+    channels.set(channel, [...(channels.get(channel) ?? []), word]);
+  const by = new Map<string, string[]>();
+  for (const file of added) {
+    const [channel = "", name = ""] = file.split("/");
+    const [, number, from] = /^(\d+)-(.+?)-[^/]*$/.exec(name) ?? [];
+    const [, id, mark] = TASK.exec(name) ?? [];
+    if (number !== undefined && ENTRY.test(name))
+      by.set(`${channel} ${from}`, [...(by.get(`${channel} ${from}`) ?? []), `#${Number(number)}`]);
+    else if (id !== undefined) say(channel, `task-${id} ${mark === undefined ? "open" : mark.toLowerCase()}`);
+  }
+  for (const [who, numbers] of by) {
+    const [channel = "", from = ""] = who.split(" ");
+    channels.set(channel, [
+      `${numbers.slice(0, 8).join(" ")}${numbers.length > 8 ? ` and ${numbers.length - 8} more` : ""} from ${from}`,
+      ...(channels.get(channel) ?? []),
+    ]);
+  }
+  const parts = [...channels].map(
+    ([channel, said]) => `${channel}: ${said.slice(0, 6).join("; ")}${said.length > 6 ? " ..." : ""}`,
+  );
+  return parts.length > 0 ? parts.slice(0, 4).join(" | ") : plural(added.length + removed.length, "file");
 }
 
 // ---- output --------------------------------------------------------------------------------------------------------
@@ -3960,6 +5754,9 @@ const POSTING = {
   force: { help: "send to a name that is not known here" },
 } as const satisfies Options;
 
+const SYNC = { help: "not done until it is pushed; else it is kept here, and the exit code is 1" } as const;
+const SYNC_EVERY_S = 15;
+
 const WAITING = {
   timeout: {
     value: "S",
@@ -4003,14 +5800,19 @@ export const COMMANDS = {
     options: {
       members: { value: "A,B", help: "who belongs to it, beside --as; none: open to all" },
       topic: { value: "TEXT", help: "what it is about" },
+      "shared-cursors": { help: "let git carry who has been shown what too (a new root's .gitignore leaves it out)" },
     },
     examples: ["agent-chat init review --members alice,bob --topic 'schema v2'"],
-    async run({ root, operands, json, name, nameFrom }, { members, topic = "" }) {
+    async run({ root, operands, json, name, nameFrom, note }, { members, topic = "", "shared-cursors": shared }) {
       const named = members === undefined || members.trim() === "" ? [] : words(members);
       const given = named.length > 0 && name !== undefined && nameFrom === "--as" ? [...named, name] : named;
       const channel = await interruptible((signal) =>
-        createChannel(root, operands[0]!, { members: given, topic, signal }),
+        createChannel(root, operands[0]!, { members: given, topic, sharedCursors: shared, signal }),
       );
+      if (shared && !sharesCursors(root))
+        note(
+          `${quoted(path.join(root, ".gitignore"))} was there and leaves cursors out: add ${SHARED_CURSORS.trim().replace("\n", " and ")}`,
+        );
       await printDone(`created ${channel.path}`, () => {
         const { members: names, topic: about, created } = readMeta(channel);
         const line = `created channel '${channel.name}' at ${channel.path}  members=${names.join(", ") || "(open)"}`;
@@ -4078,7 +5880,11 @@ export const COMMANDS = {
   post: command({
     summary: "number and publish a message; the body comes from a file, stdin or --body",
     operands: "<channel>",
-    options: { ...POSTING, status: { value: "S", help: "a free label: question, done, ack ... (discussion)" } },
+    options: {
+      ...POSTING,
+      status: { value: "S", help: "a free label: question, done, ack ... (discussion)" },
+      sync: SYNC,
+    },
     examples: [
       "agent-chat post review --as alice --to bob --title 'schema v2' <<'END'\nDoes `id` stay a string? $HOME is not expanded here.\nEND",
       "agent-chat post review --as alice --body-file notes.md",
@@ -4087,6 +5893,7 @@ export const COMMANDS = {
     async run(call, given) {
       const { channel, outgoing } = await composed(call, given);
       const posting = (signal: AbortSignal): Promise<Posted> => post(channel, outgoing, { signal });
+      if (given.sync) return postAndSync(call, channel, posting);
       await printPosted(call, channel, await interruptible(posting));
     },
   }),
@@ -4097,9 +5904,11 @@ export const COMMANDS = {
       all: { help: "show the whole thread; mark nothing" },
       peek: { help: "show what is new; mark nothing" },
       "max-bytes": MAX_BYTES,
+      sync: { help: "fetch first" },
     },
     examples: ["agent-chat read review --as bob", "agent-chat read --as bob --peek --json"],
-    async run(call, { all, peek, "max-bytes": bytes }) {
+    async run(call, { all, peek, "max-bytes": bytes, sync: fetching }) {
+      if (fetching) await pullOrNote(call);
       const channels = chosen(call);
       const budget = budgetOf(call, bytes);
       if (all) return showThreads(call, channels, budget);
@@ -4117,12 +5926,13 @@ export const COMMANDS = {
   wait: command({
     summary: "block until something is new for you, then show it and mark it",
     operands: "[channel...]",
-    options: { ...FILTERS, ...WAITING },
+    options: { ...FILTERS, ...WAITING, sync: { value: "S", help: "fetch every S seconds while waiting" } },
     examples: [
       "agent-chat wait review --as bob",
       "agent-chat wait --as bob --timeout 540",
       "agent-chat wait review --as alice --reply-to 1 --each --timeout 540",
       "agent-chat wait review --as bob --from carol --priority high",
+      "agent-chat wait --as bob --sync 15 --timeout 540",
     ],
     async run(call, given) {
       const agent = call.agent();
@@ -4136,7 +5946,9 @@ export const COMMANDS = {
       };
       const named = chosen(call);
       const channels = call.operands.length > 0 ? named : () => listChannels(call.root, once(call.note));
-      if (given.task !== undefined || given.tasks) return waitAndShowTasks(call, given, channels);
+      const every = given.sync === undefined ? undefined : parseSeconds("--sync", given.sync);
+      if (given.task !== undefined || given.tasks)
+        return pulling(call, every, () => waitAndShowTasks(call, given, channels));
       for (const channel of named) noteStranger(call, channel, agent);
       for (const channel of named) noteUnknown(call, channel, filter.from ?? []);
       const narrow = isFiltered(filter) && !filter.any; // the rest of it would end such a wait at once
@@ -4148,25 +5960,34 @@ export const COMMANDS = {
           ])
         : call.instead(["read", ...call.operands, ...typed(given, "max-bytes")]);
       const waiting = (how: Waiting): Promise<Batch[]> => wait(channels, agent, { ...filter, ...how });
-      await waitAndShow({ ...call, rest }, given, waiting, given.from);
+      await pulling(call, every, () => waitAndShow({ ...call, rest }, given, waiting, given.from));
     },
   }),
   ask: command({
     summary: "post a question, and wait for the answers to it",
     operands: "<channel>",
-    options: { ...POSTING, each: { help: "until everybody whom it asks has answered" }, ...WAITING },
+    options: {
+      ...POSTING,
+      each: { help: "until everybody whom it asks has answered" },
+      ...WAITING,
+      sync: { help: `push the question, and fetch every ${SYNC_EVERY_S} s while waiting` },
+    },
     examples: ["agent-chat ask review --as alice --to bob --body 'is it ready?' --timeout 540"],
     async run(call, given) {
       const { channel, outgoing } = await composed(call, given);
       let later = call;
+      const before = numbering(channel);
       const onPosted = async (posted: Posted): Promise<void> => {
-        const words = ["wait", channel.name, "--reply-to", String(posted.message.seq), ...typed(given, "max-bytes")];
+        if (given.sync) await syncPosted(call, channel, posted);
+        const { message } = nowPosted(channel, posted, before);
+        const words = ["wait", channel.name, "--reply-to", String(message.seq), ...typed(given, "max-bytes")];
         const again = call.instead(given.each ? [...words, "--each"] : words);
         later = { ...call, again, rest: call.instead(words) };
-        await printPosted(call, channel, posted);
+        await printPosted(call, channel, { ...posted, message });
       };
       const asking = (how: Waiting): Promise<Batch[]> => ask(channel, outgoing, { ...how, each: given.each, onPosted });
-      await waitAndShow(() => later, given, asking);
+      const every = given.sync ? SYNC_EVERY_S : undefined;
+      await pulling(call, every, () => waitAndShow(() => later, given, asking));
     },
   }),
   peek: command({
@@ -4251,6 +6072,7 @@ export const COMMANDS = {
       steal: { help: "from an owner who has not been heard of for as long as --older-than says" },
       "older-than": { value: "T", help: "with --steal: 90s, 20m, 2h, 1d" },
       timeout: { value: "S", help: `with --wait: seconds until exit 2 (${TIMEOUT_S}, or $AGENT_CHAT_TIMEOUT)` },
+      sync: { help: "fetch first; not yours until it is pushed: lost to somebody elsewhere it is exit 3" },
     },
     examples: [
       "agent-chat claim review 12 --as bob || echo 'somebody else has it'",
@@ -4272,13 +6094,16 @@ export const COMMANDS = {
           ? claimNext(channel, name, { older, signal })
           : claim(channel, name, task, { older, signal });
       };
-      await printClaim(call, channel, await (given.wait ? owned(claiming) : interruptible(claiming)));
+      if (given.sync) await pullOrNote(call);
+      const claimed = await (given.wait ? owned(claiming) : interruptible(claiming));
+      if (given.sync) await syncTask(call, channel, claimed.task, "claimed");
+      await printClaim(call, channel, claimed);
     },
   }),
   done: command({
     summary: "say that your task is done, and tell who made it; a slot is free again",
     operands: "<channel> <task>",
-    options: ENDING,
+    options: { ...ENDING, sync: SYNC },
     examples: ["agent-chat done review 12 --as bob --body 'merged' || echo 'it is not mine'"],
     async run(call, given) {
       await endTask(call, given, finish);
@@ -4315,6 +6140,49 @@ export const COMMANDS = {
       const pause = await interruptible((signal) => resumeTasks(channel, { signal }));
       const line = pause === undefined ? `'${channel.name}' was not paused` : `resumed '${channel.name}'`;
       await printDone(line, answer(json, { channel: channel.name, resumed: pause !== undefined }, line));
+    },
+  }),
+  renumber: command({
+    summary: "give each of two messages with one number its own; cursors and answers follow",
+    operands: "<channel>",
+    options: {},
+    examples: ["agent-chat renumber review"],
+    async run({ root, operands, json, note }) {
+      const channel = openChannel(root, operands[0]!);
+      const rows = await interruptible((signal) => renumber(channel, { signal, onNote: note }));
+      if (rows.length === 0) return note(`each message of '${channel.name}' has a number of its own`);
+      await printDone("renumbered", rows.map((row) => answer(json, row, renumberedLine(row))).join(""));
+    },
+  }),
+  sync: command({
+    summary: "share the root through a git remote: take in what is there, push what is new here",
+    operands: "",
+    options: {
+      remote: { value: "NAME", help: "which remote (the branch's, else origin)" },
+      init: {
+        value: "URL",
+        help: "make the root a git work tree of its own first; of a remote's name around it: of that",
+      },
+      branch: { value: "NAME", help: "with --init: which branch (main; agent-chat beside somebody's code)" },
+      tries: { value: "N", help: `how often, while others push first (${SYNC_TRIES})` },
+      timeout: { value: "S", help: `seconds until a remote that says nothing is given up (${SILENCE_S})` },
+    },
+    examples: [
+      "agent-chat sync || echo 'the next sync sends it'",
+      "agent-chat sync --init ../chat.git --branch main || true",
+    ],
+    async run({ root, json, note }, { remote, init, branch, tries, timeout }) {
+      if (branch !== undefined && init === undefined) throw new ChatError("usage", "--branch needs --init");
+      const how = {
+        remote,
+        init: init === undefined || !fs.existsSync(init) ? init : path.resolve(init),
+        branch,
+        tries: tries === undefined ? undefined : parseCount("--tries", tries),
+        timeout: timeout === undefined ? undefined : parsePositive("--timeout", timeout),
+      };
+      const synced = await interruptible((signal) => sync(root, { ...how, signal }));
+      syncNotes(synced).forEach(note);
+      await printDone("synced", answer(json, synced, syncedLines(synced)));
     },
   }),
   receipts: command({
@@ -4545,10 +6413,10 @@ async function owned<T>(body: (signal: AbortSignal) => Promise<T>, detached = fa
 
 async function waitAndShowTasks(
   call: Call,
-  given: Given<typeof FILTERS & typeof WAITING>,
+  given: Given<typeof FILTERS & typeof WAITING> & { readonly sync?: string },
   channels: readonly Channel[] | (() => readonly Channel[]),
 ): Promise<void> {
-  const { task, tasks, timeout: _, interval: __, detached, "max-bytes": bytes, ...others } = given;
+  const { task, tasks, timeout: _, interval: __, sync: ___, detached, "max-bytes": bytes, ...others } = given;
   const mixed = [
     ...Object.keys(others),
     ...(bytes === undefined ? [] : ["max-bytes"]),
@@ -4563,6 +6431,108 @@ async function waitAndShowTasks(
   const found = await owned((signal) => waitForTasks(channels, name, task, { timeout, interval, signal }), detached);
   if (found.length === 0) call.note(`task-${task} is gone`);
   for (const one of found) await print(answer(call.json, one, taskLine(one)));
+}
+
+function parsePositive(what: string, text: string): number {
+  const seconds = parseSeconds(what, text);
+  if (seconds > 0) return seconds;
+  throw new ChatError("bad_value", `${what} ${quoted(text)} is no time to wait for a remote`);
+}
+
+/** What a sync has to tell beside what it did. */
+function syncNotes({ left_out, lost, notes }: Synced): string[] {
+  const [left, more] = [left_out.slice(0, LEFT_OUT_MAX), left_out.length - LEFT_OUT_MAX];
+  return [
+    ...notes,
+    ...lost.map(
+      ({ channel, task, agent, owner }) =>
+        `${channel}: task-${task} is ${owner || "nobody"}'s, not ${agent}'s: the remote had that first`,
+    ),
+    ...left.map(({ path: file, reason }) => `left out: ${quoted(file)} ${reason}`),
+    ...(more > 0 ? [`left out: ${plural(more, "file")} more`] : []),
+  ];
+}
+
+const LEFT_OUT_MAX = 10; // files named in talk; --json has all
+
+function syncedLines({ remote, root, sent, came, renumbered: moved }: Synced): string {
+  const numbers = moved.length === 0 ? "" : `, ${count(moved.length)} renumbered`;
+  const line = `synced ${root} with ${remote}: ${plural(sent.length, "message")} sent, ${count(came.length)} came${numbers}`;
+  return [line, ...moved.map((row) => `  ${renumberedLine(row)}`)].join("\n");
+}
+
+async function postAndSync(
+  call: Call,
+  channel: Channel,
+  posting: (signal: AbortSignal) => Promise<Posted>,
+): Promise<void> {
+  const before = numbering(channel);
+  const posted = await interruptible(posting);
+  try {
+    await syncPosted(call, channel, posted);
+  } finally {
+    await printPosted(call, channel, nowPosted(channel, posted, before)); // it is there, pushed or not
+  }
+}
+
+async function syncPosted(call: Call, channel: Channel, { message }: Posted): Promise<void> {
+  try {
+    syncNotes(await interruptible((signal) => sync(call.root, { signal }))).forEach(call.note);
+  } catch (error) {
+    throw keptHere(error, `the message of ${message.from} to ${channel.name} is posted here, and not pushed`);
+  }
+}
+
+/** What could not be pushed is not undone: the next sync sends it. */
+function keptHere(error: unknown, what: string): unknown {
+  if (!(error instanceof ChatError) || EXIT[error.code] !== 1) return error;
+  return new ChatError("unpushed", `${what}: ${error.message}`, error.remedy ?? "agent-chat sync");
+}
+
+/** Pushes what an agent did with a task. Throws `taken` where somebody elsewhere was first: then it was undone here. */
+async function syncTask(call: Call, channel: Channel, task: string, state: string): Promise<void> {
+  const agent = call.agent();
+  const syncing = (signal: AbortSignal): Promise<Synced> => sync(call.root, { signal, untold: { task, agent } });
+  try {
+    syncNotes(await interruptible(syncing)).forEach(call.note);
+  } catch (error) {
+    throw keptHere(error, `task-${task} is ${state} here, and that is not pushed`);
+  }
+  const files = filesOf(channel, task);
+  const others = files.filter(({ state: now, owner }) => now !== "open" && foldName(owner) !== agent);
+  if (others.length > 0) throw refusal(channel, task, others);
+}
+
+/** Fetches and takes in; without the remote, what is here has to do. */
+async function pullOrNote({ root, note }: Call, signal?: AbortSignal): Promise<void> {
+  try {
+    const pull = (stop: AbortSignal): Promise<Synced> => sync(root, { pull: true, signal: stop });
+    syncNotes(await (signal === undefined ? interruptible(pull) : pull(signal))).forEach(note);
+  } catch (error) {
+    if (!(error instanceof ChatError) || EXIT[error.code] !== 1) throw error;
+    note(`not fetched: ${error.message}`);
+  }
+}
+
+/** Runs `body`, and beside it fetches every so many seconds. */
+async function pulling(call: Call, every: number | undefined, body: () => Promise<void>): Promise<void> {
+  if (every === undefined) return body();
+  const stop = new AbortController();
+  const quiet = { ...call, note: once(call.note) };
+  const fetching = (async () => {
+    while (!stop.signal.aborted) {
+      await pullOrNote(quiet, stop.signal);
+      await sleep(Math.max(every, 1) * 1000, stop.signal);
+    }
+  })().catch((error: unknown) => {
+    if (!stop.signal.aborted) call.note(String(error));
+  });
+  try {
+    await body();
+  } finally {
+    stop.abort(new ChatError("sigterm", "no longer needed"));
+    await fetching;
+  }
 }
 
 /** Of those whom a wait names, who has neither posted nor read, and may be mistyped. */
@@ -4589,16 +6559,21 @@ async function printClaim(call: Call, channel: Channel, claimed: Claim): Promise
   await printDone(line, answer(call.json, { ...data, ...more }, `${line}\n  ${full}${told}`));
 }
 
-async function endTask(call: Call, given: Given<typeof ENDING>, end: typeof finish): Promise<void> {
+async function endTask(call: Call, given: Given<typeof ENDING> & { sync?: true }, end: typeof finish): Promise<void> {
   const channel = openChannel(call.root, call.operands[0]!);
   const [name, body] = [call.agent(), await bodyIfAny(given, call.note)];
   const ending = (signal: AbortSignal): Promise<Ended> =>
     end(channel, name, call.operands[1]!, { body, force: given.force, signal });
   const { task, from, already, message } = await interruptible(ending);
+  if (given.sync) await syncTask(call, channel, task.task, task.state);
   const line = already ? `already so: ${task.file}` : `${end === finish ? "done" : "released"} ${from} -> ${task.file}`;
   const told = message === null ? "" : `\n  posted #${message.seq} to ${message.to.join(", ") || "all"}`;
   const data = { ...task, already, message: message === null ? null : { seq: message.seq, to: message.to } };
   await printDone(line, answer(call.json, data, `${line}\n  ${task.path}${told}`));
+}
+
+function renumberedLine({ from, file, seq, reply_to }: Renumbered): string {
+  return from === file ? `${file} answers #${reply_to} now` : `renumbered ${from} -> ${file}  now #${seq}`;
 }
 
 /** Which tasks are to be listed; nothing said: all. */
@@ -4796,6 +6771,7 @@ function describe(channel: Channel, name: Name | undefined, note: Note): Row {
   const meta = readMeta(channel);
   metaNotes(channel, meta).forEach(note);
   const listing = listMessages(channel);
+  twiceNotes(channel, listing.entries).forEach(note);
   const last = lastOf(channel, listing, 1).messages[0];
   const count = listing.entries.filter(({ seq }) => seq <= (last?.seq ?? 0)).length;
   const newest = last === undefined ? null : { seq: last.seq, from: last.from, title: last.title, ts: last.ts };
