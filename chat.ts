@@ -2002,6 +2002,7 @@ async function renumberAll(
   signal: AbortSignal | undefined,
 ): Promise<void> {
   if (plan.moves.length + plan.fresh.length === 0) return;
+  forgetNewest(channel);
   makeCursors(channel);
   const agents = cursorNames(channel).filter(isName);
   await withCursors(channel, agents, signal, () =>
@@ -4508,6 +4509,7 @@ interface Sync {
   readonly lost: Lost[];
   readonly leftOut: Map<string, string>; // path: why
   readonly notes: Set<string>;
+  incoming: string; // the commit that is being taken in
 }
 
 /** A file of a commit that differs in another. */
@@ -4545,7 +4547,7 @@ export async function sync(root: string, how: Syncing = {}): Promise<Synced> {
         leftOut: new Map(),
         notes: new Set<string>(),
       };
-      const run: Sync = { root: base, repo, how, ...lists };
+      const run: Sync = { root: base, repo, how, ...lists, incoming: "" };
       await syncNow(run);
       return outcome(run, await oidOf(repo, "HEAD"));
     });
@@ -4683,13 +4685,22 @@ async function takeIn(run: Sync, theirs: string): Promise<void> {
   if (base === undefined) await assertOurs(repo, theirs, `${repo.tracking} of ${repo.remote}`);
   else if (base !== here && here !== undefined)
     await assertOurs(repo, here, `the branch ${repo.branch} of ${run.root}`);
+  run.incoming = theirs;
   writeWhole(incomingPath(repo), theirs);
-  const changes = await changesOf(run, base, theirs);
-  for (const channel of new Set(changes.map(({ place }) => place.channel))) {
-    const own = changes.filter(({ place }) => place.channel === channel);
-    if (channel === "") for (const change of own) takeRootFile(run, change);
-    else await takeChannel(run, channel, own, theirs);
-  }
+  const rows = await rowsBetween(repo, base, theirs);
+  const isRootFile = ({ path: file }: ChangedPath): boolean => !file.includes("/");
+  for (const change of await changesOf(run, rows.filter(isRootFile))) takeRootFile(run, change); // they say what git carries
+  const changes = await changesOf(
+    run,
+    rows.filter((row) => !isRootFile(row)),
+  );
+  for (const channel of new Set(changes.map(({ place }) => place.channel)))
+    await takeChannel(
+      run,
+      channel,
+      changes.filter(({ place }) => place.channel === channel),
+      theirs,
+    );
   await git(repo, [
     "update-ref",
     "-m",
@@ -4726,15 +4737,23 @@ async function readIndex({ repo, leftOut }: Sync): Promise<void> {
     await tryGit(repo, ["update-index", "-z", "--skip-worktree", "--stdin"], { input: paths.join("") });
 }
 
-/** What differs between two commits, as far as it is to be taken in: nothing of it is trusted. */
-async function changesOf(run: Sync, base: string | undefined, theirs: string): Promise<Change[]> {
-  const { repo } = run;
-  const rows =
-    base === undefined
-      ? splitRows(await git(repo, ["ls-tree", "-r", "-z", theirs]))
-          .map(treeRow)
-          .map(({ mode, oid, name }) => ({ mode, path: name, before: undefined, after: oid }))
-      : diffRows(splitRows(await git(repo, ["diff-tree", "-r", "-z", "--no-renames", base, theirs])));
+/** A path that differs in another commit. */
+interface ChangedPath {
+  readonly path: string;
+  readonly mode: string;
+  readonly before: string | undefined;
+  readonly after: string | undefined;
+}
+
+async function rowsBetween(repo: Repo, base: string | undefined, theirs: string): Promise<ChangedPath[]> {
+  if (base !== undefined)
+    return diffRows(splitRows(await git(repo, ["diff-tree", "-r", "-z", "--no-renames", base, theirs])));
+  const rows = splitRows(await git(repo, ["ls-tree", "-r", "-z", theirs])).map(treeRow);
+  return rows.map(({ mode, oid, name }) => ({ path: name, mode, before: undefined, after: oid }));
+}
+
+/** What is to be taken in of it, with its contents: nothing is trusted. */
+async function changesOf(run: Sync, rows: readonly ChangedPath[]): Promise<Change[]> {
   const wanted = rows.flatMap((row) => {
     const place = placeOf(run.root, row.path);
     const reason = place === undefined ? "is nothing of a channel" : row.after !== undefined && reasonOf(row.mode);
@@ -4759,9 +4778,7 @@ function isSilent(file: string): boolean {
 }
 
 /** Rows of `diff-tree -z`: `:mode mode id id status`, then the path. */
-function diffRows(
-  rows: readonly string[],
-): { mode: string; path: string; before: string | undefined; after: string | undefined }[] {
+function diffRows(rows: readonly string[]): ChangedPath[] {
   return rows.flatMap((row, i) => {
     if (i % 2 === 1) return [];
     const [, mode = "", before = "", after = ""] = row.split(" ");
@@ -4859,17 +4876,14 @@ async function takeChannel(run: Sync, name: string, changes: readonly Change[], 
   const tree = await tryGit(run.repo, ["ls-tree", "-z", "--name-only", `${theirs}:${name}`]);
   const pushed = new Set(tree.code === 0 ? splitRows(tree.out) : []);
   makeFolder(channel.path);
-  const told: Told[] = [];
   await withNumbers(channel, run.how.signal, async (draft) => {
     letWriterFinish(channel);
+    forgetNewest(channel);
     await takeMessages(run, channel, draft, changes, pushed);
-    told.length = 0;
-    for (const [id, own] of byTask(changes))
-      told.push(...(await takeTaskChanges(run, channel, draft, id, own, pushed)));
+    for (const [id, own] of byTask(changes)) await takeTaskChanges(run, channel, draft, id, own, pushed);
     for (const change of changes) await takeOther(run, channel, draft, change);
   });
   flushFolder(channel.path);
-  for (const { lost, message } of told) await tellLost(run, channel, lost, message, theirs);
 }
 
 /** Messages of the remote keep their numbers; what is not there yet is put after them. */
@@ -5021,12 +5035,6 @@ function byTask(changes: readonly Change[]): Map<string, Change[]> {
   return tasks;
 }
 
-/** A task that somebody here had, and what there is to tell them. */
-interface Told {
-  readonly lost: Lost;
-  readonly message: string;
-}
-
 /** A task that changed there and not here is as it is there; where both changed it, the remote's stands. */
 async function takeTaskChanges(
   run: Sync,
@@ -5035,7 +5043,7 @@ async function takeTaskChanges(
   id: string,
   changes: readonly Change[],
   pushed: ReadonlySet<string>,
-): Promise<Told[]> {
+): Promise<void> {
   const [before, after, mine] = [new Map<string, string>(), new Map<string, string>(), new Map<string, string>()];
   for (const { place, before: was, after: is } of changes) {
     if (was !== undefined) before.set(place.name, was);
@@ -5046,17 +5054,16 @@ async function takeTaskChanges(
     if (pushed.has(file) && !touched.has(file)) continue; // there and here alike
     mine.set(file, (await blobId(path.join(channel.path, file), changes[0]!.after ?? changes[0]!.before))!);
   }
-  if (isSameMap(mine, after)) return [];
+  if (isSameMap(mine, after)) return;
   const changedHere = !isSameMap(mine, before);
   if (changedHere && before.size === 0 && mine.size > 0) {
     const to = renameTask(channel, draft, id, [...mine.keys()], pushed);
     run.notes.add(`${channel.name}: task-${id} was made on both sides: the one from here is task-${to} now`);
     mine.clear();
   }
-  if (changedHere && mine.size > 0 && isFurther([...mine.keys()], [...after.keys()])) return [];
-  const lost = changedHere ? losers(channel, id, [...mine.keys()], [...after.keys()]) : [];
+  if (changedHere && mine.size > 0 && isFurther([...mine.keys()], [...after.keys()])) return;
+  if (changedHere) tellLosers(run, channel, draft, id, [...mine.keys()], [...after.keys()]); // before it is done: whoever dies tells it again
   replaceTask(channel, draft, changes, [...mine.keys()]);
-  return lost;
 }
 
 function isSameMap(a: ReadonlyMap<string, string>, b: ReadonlyMap<string, string>): boolean {
@@ -5074,15 +5081,42 @@ function isFurther(mine: readonly string[], theirs: readonly string[]): boolean 
   return own.length === 1 && own[0] === other[0] && other.length === 1 && done;
 }
 
-function losers(channel: Channel, task: string, mine: readonly string[], theirs: readonly string[]): Told[] {
+function tellLosers(
+  run: Sync,
+  channel: Channel,
+  draft: Draft,
+  task: string,
+  mine: readonly string[],
+  theirs: readonly string[],
+): void {
   const [owner = ""] = ownersIn(theirs);
-  return ownersIn(mine).flatMap((agent) => {
-    if (agent === owner || !isName(agent)) return [];
+  for (const agent of ownersIn(mine).filter((name) => name !== owner && isName(name))) {
+    run.lost.push({ channel: channel.name, task, agent, owner });
+    const { untold } = run.how;
+    if (untold?.agent !== agent || untold.task !== task) tellLost(run, channel, draft, { task, agent, owner });
     removeIfPresent(fs.unlinkSync, recordPath(channel, task, agent));
-    const has = owner === "" ? "it is open again there" : `${owner} has it`;
-    const message = `task-${task} is not yours: on the remote ${has}, and that stands. You had it here: do not go on with it.`;
-    return [{ lost: { channel: channel.name, task, agent, owner }, message }];
-  });
+  }
+}
+
+/** Once, however often the sync has to begin anew. */
+function tellLost(
+  { incoming }: Sync,
+  channel: Channel,
+  draft: Draft,
+  { task, agent, owner }: Omit<Lost, "channel">,
+): void {
+  const has = owner === "" ? "it is open again there" : `${owner} has it`;
+  const body = `task-${task} is not yours: on the remote ${has}, and that stands. You had it here: do not go on with it.`;
+  const title = `task-${task} is ${owner === "" ? "not yours" : `${owner}'s`}`;
+  const key = `lost ${task} ${incoming.slice(0, 16)}`;
+  const from = isName(owner) ? owner : "sync";
+  const outgoing = { from, to: [agent], title, body, status: "lost", task, key, force: true };
+  const unnumbered = address(channel, outgoing, body, []);
+  if (postedBefore(channel, unnumbered) !== undefined) return;
+  const seq = highest(channel, listMessages(channel).entries) + 1;
+  const file = `${padded(seq)}-${from}-${asciiSlug(title, 40)}.md`;
+  const message = { ...unnumbered, seq, file, ts: timestamp() };
+  if (!placeOnce(draft, formatMessage(message), path.join(channel.path, file))) startOver();
 }
 
 /** The file is renamed where that is all, so that a task is never seen twice, nor missed. */
@@ -5218,21 +5252,6 @@ async function takeCursor(
   if (theirs === undefined || !name.endsWith(".txt")) return;
   const grown = (): string => formatCursor(union(readCursor(channel, agent).cursor, theirs));
   await rewrite(channel, agent, cursorPath(channel, agent), grown, signal);
-}
-
-/** Tells who lost a task, once however often the sync has to begin anew. */
-async function tellLost(run: Sync, channel: Channel, lost: Lost, body: string, theirs: string): Promise<void> {
-  const { untold } = run.how;
-  run.lost.push(lost);
-  if (untold?.agent === lost.agent && untold.task === lost.task) return;
-  const from = isName(lost.owner) ? lost.owner : "sync";
-  const title = `task-${lost.task} is ${lost.owner === "" ? "not yours" : `${lost.owner}'s`}`;
-  const key = `lost ${lost.task} ${theirs.slice(0, 16)}`;
-  await post(
-    channel,
-    { from, to: [lost.agent], title, body, status: "lost", task: lost.task, key, force: true },
-    run.how,
-  );
 }
 
 /** Commits what is new here, on top of the branch. */
@@ -6155,7 +6174,7 @@ export const COMMANDS = {
     },
   }),
   sync: command({
-    summary: "share the root through a git remote: take in what is there, push what is new here",
+    summary: "take in what a git remote has, and push what is new here",
     operands: "",
     options: {
       remote: { value: "NAME", help: "which remote (the branch's, else origin)" },
@@ -6167,10 +6186,7 @@ export const COMMANDS = {
       tries: { value: "N", help: `how often, while others push first (${SYNC_TRIES})` },
       timeout: { value: "S", help: `seconds until a remote that says nothing is given up (${SILENCE_S})` },
     },
-    examples: [
-      "agent-chat sync || echo 'the next sync sends it'",
-      "agent-chat sync --init ../chat.git --branch main || true",
-    ],
+    examples: ["agent-chat sync", "agent-chat sync --init chat.git --branch main"],
     async run({ root, json, note }, { remote, init, branch, tries, timeout }) {
       if (branch !== undefined && init === undefined) throw new ChatError("usage", "--branch needs --init");
       const how = {
@@ -6503,13 +6519,15 @@ async function syncTask(call: Call, channel: Channel, task: string, state: strin
   if (others.length > 0) throw refusal(channel, task, others);
 }
 
+const LATER_PERHAPS: readonly ErrorCode[] = ["remote", "locked", "git", "io", "no_access", "no_space"];
+
 /** Fetches and takes in; without the remote, what is here has to do. */
 async function pullOrNote({ root, note }: Call, signal?: AbortSignal): Promise<void> {
   try {
     const pull = (stop: AbortSignal): Promise<Synced> => sync(root, { pull: true, signal: stop });
     syncNotes(await (signal === undefined ? interruptible(pull) : pull(signal))).forEach(note);
   } catch (error) {
-    if (!(error instanceof ChatError) || EXIT[error.code] !== 1) throw error;
+    if (!(error instanceof ChatError) || !LATER_PERHAPS.includes(error.code)) throw error;
     note(`not fetched: ${error.message}`);
   }
 }
@@ -6518,14 +6536,16 @@ async function pullOrNote({ root, note }: Call, signal?: AbortSignal): Promise<v
 async function pulling(call: Call, every: number | undefined, body: () => Promise<void>): Promise<void> {
   if (every === undefined) return body();
   const stop = new AbortController();
+  await openRepo(call.root, { signal: stop.signal }); // what no waiting mends is said at once
   const quiet = { ...call, note: once(call.note) };
-  const fetching = (async () => {
+  const pullAgain = async (): Promise<void> => {
     while (!stop.signal.aborted) {
       await pullOrNote(quiet, stop.signal);
       await sleep(Math.max(every, 1) * 1000, stop.signal);
     }
-  })().catch((error: unknown) => {
-    if (!stop.signal.aborted) call.note(String(error));
+  };
+  const fetching = pullAgain().catch((error: unknown) => {
+    if (!stop.signal.aborted) quiet.note(error instanceof Error ? error.message : String(error));
   });
   try {
     await body();

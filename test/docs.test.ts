@@ -20,10 +20,15 @@ function scratch(t: TestContext) {
   ok(["post", "review", "--from", "alice", "--to", "bob", "--title", "first", "--body", "first"]);
   fs.writeFileSync(at("review", "task-12.md"), "");
   fs.writeFileSync(path.join(dir, "notes.md"), "notes\n");
+  bash("git init -q --bare chat.git");
   const shim = `agent-chat() { "${process.execPath}" "${BIN}" "$@"; }\nnpx() { "$@"; }\nset -e\n`;
   const once = { AGENT_CHAT_TIMEOUT: "0" }; // a wait looks once
   const git = { GIT_AUTHOR_NAME: "a", GIT_AUTHOR_EMAIL: "a@b", GIT_COMMITTER_NAME: "a", GIT_COMMITTER_EMAIL: "a@b" };
-  return (script: string): Result => bash(shim + script, { cwd: dir, env: { HOME: dir, AGENT_CHAT_ROOT: root, ...once, ...git } });
+  return (script: string): Result => {
+    const shared = / (--)?sync\b/.test(script) && !script.includes("--init");
+    if (shared) ok(["sync", "--init", "chat.git"], { cwd: dir });
+    return bash(shim + script, { cwd: dir, env: { HOME: dir, AGENT_CHAT_ROOT: root, ...once, ...git } });
+  };
 }
 
 // ---- sessions
@@ -208,5 +213,5 @@ test("docs: no function in chat.ts is over 40 lines but the table, and nothing i
   assert.doesNotMatch(source, /TODO|FIXME|XXX|for now/);
   assert.doesNotMatch(source, /[^\x00-\x7f]/, "one-byte source compiles faster");
   const banners = [...source.matchAll(/^\/\/ ---- (.*?) -+$/gm)].map(([, name]) => name);
-  assert.deepEqual(banners, ["types", "errors", "names", "message text", "files", "lock", "channels", "messages", "cursors", "delivery", "presence", "waiting", "tasks", "output", "the process around us", "commands", "help", "main"]);
+  assert.deepEqual(banners, ["types", "errors", "names", "message text", "files", "lock", "channels", "messages", "cursors", "renumbering", "delivery", "presence", "waiting", "tasks", "git", "sync", "output", "the process around us", "commands", "help", "main"]);
 });
