@@ -2004,7 +2004,7 @@ async function renumberAll(
   if (plan.moves.length + plan.fresh.length === 0) return;
   forgetNewest(channel);
   makeCursors(channel);
-  const agents = cursorNames(channel).filter(isName);
+  const agents = cursorNames(channel) as Name[]; // the reference's may have any name
   await withCursors(channel, agents, signal, () =>
     carryOut(channel, draft, readTransit(channel) ?? decide(channel, draft, plan, agents)),
   );
@@ -4382,7 +4382,13 @@ async function initRepo(root: string, url: string, { branch, signal, timeout = S
   if (remote !== undefined) return addWorkTree(place, root, remote[0].slice(7, -4), branch ?? "agent-chat");
   await git(place, ["init", "-q"]);
   await git(place, ["remote", "add", "origin", url]);
-  await follows(place, branch ?? "main", "origin");
+  await follows(place, branch ?? (await mainBranch(place, url)) ?? "main", "origin");
+}
+
+/** The branch that a remote calls its own, if it has one: who began by hand may have named it otherwise. */
+async function mainBranch(place: GitPlace, url: string): Promise<string | undefined> {
+  const { out } = await tryGit(place, ["ls-remote", "--symref", url, "HEAD"], { remote: true });
+  return /^ref: refs\/heads\/(\S+)\tHEAD$/m.exec(out.toString())?.[1];
 }
 
 /** Points HEAD to a branch, and that to the remote. */
@@ -4796,7 +4802,7 @@ function placeOf(root: string, file: string): Place | undefined {
   if (file === ".gitignore" || file === ".gitattributes") return { channel: "", name: file, kind: "file" };
   const [channel = "", first = "", ...more] = file.split("/");
   const name = [first, ...more].join("/");
-  if (first === "" || file.includes("\ufffd") || !isSafeSegment(channel) || more.length > 8) return undefined;
+  if (first === "" || /\ufffd|(^|\/)git~\d/i.test(file) || !isSafeSegment(channel) || more.length > 8) return undefined;
   const is = (kind: Place["kind"]): Place => ({ channel, name, kind });
   if (first === ".cursors")
     return more.length === 1 && /^[a-z0-9-]+\.(txt|status)$/.test(more[0]!) && sharesCursors(root)

@@ -1,5 +1,5 @@
 // Measures what README claims, against node itself, against other sizes, and against the Python reference if it is there.
-// Run: npm run bench [-- --quick] [starts|sizes|waking|idling|contention ...]. Prints a table in markdown; what is
+// Run: npm run bench [-- --quick] [starts|sizes|waking|idling|contention|syncing ...]. Prints a table in markdown; what is
 // compared is measured in turns, in one run. The reference does not flush what it posts to the disk, we do.
 import { spawn, spawnSync, type ChildProcess, type SpawnSyncReturns } from "node:child_process";
 import fs from "node:fs";
@@ -290,10 +290,12 @@ async function measureIdling(): Promise<Row[]> {
     [process.execPath, "-e", `setTimeout(() => {}, ${IDLE_S * 1000})`],
     [process.execPath, "-e", "0"],
   );
-  const waits = Object.entries<{ name: string; filter?: string[] }>(channels).map(async ([what, { name, filter = [] }]) => ({
-    what,
-    ...(await idle(waiting(name, IDLE_S, filter), waiting(name, 0, filter))),
-  }));
+  const waits = Object.entries<{ name: string; filter?: string[] }>(channels).map(
+    async ([what, { name, filter = [] }]) => ({
+      what,
+      ...(await idle(waiting(name, IDLE_S, filter), waiting(name, 0, filter))),
+    }),
+  );
   const { percent: none, peak: base } = await nothing;
   const rows = (await Promise.all(waits)).map(({ what, percent, peak }): Row[] => [
     {
@@ -396,6 +398,102 @@ async function measureContention(): Promise<Row[]> {
   });
 }
 
+// ---- syncing -------------------------------------------------------------------------------------------------------
+
+// Loaded into a sync; it writes down how long it waited for git, from each start to each end.
+const GIT_CLOCK = `
+const child = require("node:child_process");
+const { spawn } = child;
+let [spent, count] = [0, 0];
+child.spawn = (...args) => {
+  const begun = process.hrtime.bigint();
+  const started = spawn(...args);
+  started.once("close", () => (spent += Number(process.hrtime.bigint() - begun) / 1e6, count++));
+  return started;
+};
+process.on("exit", () => require("node:fs").writeFileSync(process.env.GIT_CLOCK, JSON.stringify({ spent, count })));
+`;
+
+/** Two roots that share a bare repository. */
+function machines(name: string, messages: number): string[] {
+  const at = (end: string): string => path.join(ROOT, `${name}-${end}`);
+  run(["git", "init", "-q", "--bare", at("hub")]);
+  fs.mkdirSync(at("one"));
+  fs.renameSync(fill(name, messages).path, at("one/talk"));
+  for (const root of [at("one"), at("two")]) run(ours("sync", "--init", at("hub"), "--root", root));
+  return [at("one"), at("two")];
+}
+
+/** The time of a whole sync with ten new messages, and of the git commands it runs. */
+async function measureTenNew(turns: number): Promise<Row> {
+  const [root = ""] = machines("ten", 10_000);
+  const [hook, clock] = [path.join(ROOT, "git-clock.cjs"), path.join(ROOT, "git-clock.json")];
+  fs.writeFileSync(hook, GIT_CLOCK);
+  const [whole, inGit]: [number[], number[]] = [[], []];
+  for (let turn = -1; turn < turns; turn++) {
+    for (let i = 0; i < 10; i++)
+      await chat.post(chat.openChannel(root, "talk"), { from: "alice", body: `${turn} ${i}` });
+    const start = performance.now();
+    const env = { ...ENV, GIT_CLOCK: clock, NODE_OPTIONS: `--require ${hook}` };
+    const { status, stderr } = spawnSync(process.execPath, [BIN, "sync", "--root", root], { env, encoding: "utf8" });
+    if (status !== 0) throw new Error(stderr);
+    if (turn < 0) continue; // the first has all to do that later ones need not
+    whole.push(performance.now() - start);
+    inGit.push((JSON.parse(fs.readFileSync(clock, "utf8")) as { spent: number }).spent);
+  }
+  const what = "`sync`, 10 new among 10,000";
+  return compare({ what, unit: "ms", ours: whole, label: "its git commands", other: inGit }, atMost(1.5));
+}
+
+/** Messages a second of two machines that post, each pushed before the next. */
+async function measurePushing(posts: number): Promise<Row> {
+  const roots = machines("push", 3);
+  const start = performance.now();
+  const poster = async (root: string, from: string): Promise<void> => {
+    for (let i = 0; i < posts; i++)
+      await beside(["post", "talk", "--root", root, "--as", from, "--body", `${i}`, "--sync"]);
+  };
+  await Promise.all(roots.map((root, i) => poster(root, ["alice", "bob"][i]!)));
+  return state(
+    "`post --sync` by two machines through one remote",
+    "messages/s",
+    [(2 * posts * 1000) / (performance.now() - start)],
+    none,
+  );
+}
+
+/** Runs a command beside others; when it ended, by the clock of this process. */
+function beside(args: readonly string[]): Promise<number> {
+  const child = spawn(process.execPath, [BIN, ...args], { env: ENV, stdio: ["ignore", "pipe", "inherit"] });
+  child.stdout.resume();
+  return new Promise((resolve, reject) => {
+    child.once("close", (code) => (code === 0 ? resolve(performance.now()) : reject(new Error(args.join(" ")))));
+  });
+}
+
+/** Seconds from the end of a post on one machine to the end of a wait on the other. */
+async function measureCrossing(turns: number): Promise<Row> {
+  const [one = "", two = ""] = machines("cross", 3);
+  run(ours("read", "--root", two, "--as", "bob"));
+  const took: number[] = [];
+  for (let i = 0; i < turns; i++) {
+    const waiting = beside(["wait", "talk", "--root", two, "--as", "bob", "--sync", "1"]);
+    await sleep(1500 + Math.random() * 1000);
+    const posted = await beside(["post", "talk", "--root", one, "--as", "alice", "--body", `${i}`, "--sync"]);
+    took.push(((await waiting) - posted) / 1000);
+  }
+  return state("`wait --sync 1` ends after `post --sync` elsewhere", "s", took, none);
+}
+
+async function measureSyncing(): Promise<Row[]> {
+  progress("syncing");
+  return [
+    await measureTenNew(QUICK ? 3 : 9),
+    await measurePushing(QUICK ? 5 : 20),
+    await measureCrossing(QUICK ? 3 : 9),
+  ];
+}
+
 // ---- main ----------------------------------------------------------------------------------------------------------
 
 function table(rows: readonly Row[]): string {
@@ -415,6 +513,7 @@ const SECTIONS: Readonly<Record<string, () => Row[] | Promise<Row[]>>> = {
   waking: measureWaking,
   idling: measureIdling,
   contention: measureContention,
+  syncing: measureSyncing,
 };
 
 async function main(): Promise<void> {
