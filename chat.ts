@@ -4147,6 +4147,7 @@ interface Repo extends GitPlace {
   readonly dir: string; // git's folder for this work tree
   readonly branch: string; // main
   readonly remote: string; // origin
+  readonly url: string; // how it is called: its name, or where it is
   readonly upstream: string; // refs/heads/main, there
   readonly tracking: string; // refs/remotes/origin/main, what is known of it here
 }
@@ -4299,7 +4300,15 @@ async function openRepo(root: string, { remote, signal, timeout = SILENCE_S }: S
   const merge = config.get(`branch.${branch}.remote`) === chosen ? config.get(`branch.${branch}.merge`) : undefined;
   const upstream = merge ?? `refs/heads/${branch}`;
   const tracking = `refs/remotes/${chosen}/${upstream.replace(/^refs\/heads\//, "")}`;
-  return { ...place, dir: tree.dir, branch, remote: chosen, upstream, tracking };
+  const url = urlOf(root, chosen, config.get(`remote.${chosen}.url`)!, tree.dir);
+  return { ...place, dir: tree.dir, branch, remote: chosen, url, upstream, tracking };
+}
+
+/** A relative path is meant from the repository, and git takes it from the work tree. */
+function urlOf(root: string, remote: string, url: string, dir: string): string {
+  const common = readIfPossible(path.join(dir, "commondir")).trim(); // only a work tree beside others has it
+  if (common === "" || !/^\.\.?[/\\]/.test(url)) return remote;
+  return path.resolve(path.dirname(path.resolve(root, dir, common)), url);
 }
 
 function realFolder(folder: string): string | undefined {
@@ -4616,15 +4625,7 @@ async function syncNow(run: Sync): Promise<void> {
 async function fetchNews(run: Sync): Promise<ChatError | undefined> {
   const { repo } = run;
   const refs = `+${repo.upstream}:${repo.tracking}`;
-  const args = [
-    "fetch",
-    "--no-tags",
-    "--no-recurse-submodules",
-    "--no-write-fetch-head",
-    "--progress",
-    repo.remote,
-    refs,
-  ];
+  const args = ["fetch", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--progress", repo.url, refs];
   const ran = await tryGit(repo, args, { remote: true }).catch((error: unknown) => {
     if (error instanceof ChatError && error.code === "remote") return error;
     throw error;
@@ -4651,7 +4652,7 @@ async function unpushed(run: Sync, offline: ChatError): Promise<ChatError> {
 async function push({ repo }: Sync): Promise<boolean> {
   const [here, there] = [await oidOf(repo, "HEAD"), await oidOf(repo, repo.tracking)];
   if (here === undefined || here === there) return true;
-  const args = ["push", "--no-verify", "--progress", repo.remote, `${here}:${repo.upstream}`];
+  const args = ["push", "--no-verify", "--progress", repo.url, `${here}:${repo.upstream}`];
   const ran = await tryGit(repo, args, { remote: true }).catch((error: unknown) => {
     if (error instanceof ChatError && error.code === "remote")
       return { code: -1, out: Buffer.alloc(0), err: error.message };
@@ -5277,7 +5278,7 @@ async function commitHere(run: Sync): Promise<void> {
     rows.push(...found.removed.map((file) => `0 ${zero}\t${file}\0`));
     await git(repo, ["update-index", "-z", "--index-info"], { input: rows.join("") });
     const tree = (await git(repo, ["write-tree"])).toString().trim();
-    const commit = await commitTree(repo, tree, here === undefined ? [] : [here], subjectOf(found));
+    const commit = await commitTree(repo, tree, here === undefined ? [] : [here], subjectOf(run, found));
     await git(repo, ["update-ref", "-m", "agent-chat sync", `refs/heads/${repo.branch}`, commit, here ?? zero]);
     await tryGit(repo, ["update-index", "-q", "--refresh"]);
     for (const file of found.added) if (!found.changed.has(file)) noteSent(run, file);
@@ -5392,30 +5393,41 @@ async function putBack(run: Sync, gone: readonly string[], found: News, here: st
 }
 
 /** `review: #12 #13 from alice; task-7 claimed` */
-function subjectOf({ added, removed }: News): string {
-  const channels = new Map<string, string[]>();
-  const say = (channel: string, word: string): unknown =>
-    channels.set(channel, [...(channels.get(channel) ?? []), word]);
-  const by = new Map<string, string[]>();
+function subjectOf({ root }: Sync, { added, changed, removed }: News): string {
+  const said = new Map<string, Map<string, string>>(); // by channel: who or what, and what of it
+  const say = (channel: string, about: string, word: string): void => {
+    const words = said.get(channel) ?? new Map<string, string>();
+    said.set(channel, words.set(about, `${words.get(about) ?? ""}${word}`));
+  };
   for (const file of added) {
-    const [channel = "", name = ""] = file.split("/");
-    const [, number, from] = /^(\d+)-(.+?)-[^/]*$/.exec(name) ?? [];
+    const { channel, name, kind } = placeOf(root, file)!;
     const [, id, mark] = TASK.exec(name) ?? [];
-    if (number !== undefined && ENTRY.test(name))
-      by.set(`${channel} ${from}`, [...(by.get(`${channel} ${from}`) ?? []), `#${Number(number)}`]);
-    else if (id !== undefined) say(channel, `task-${id} ${mark === undefined ? "open" : mark.toLowerCase()}`);
+    if (kind === "message") say(channel, ` from ${senderOf(path.join(root, file))}`, ` #${toEntry(name).seq}`);
+    else if (id !== undefined) say(channel, "", `; task-${id} ${mark?.toLowerCase() ?? "open"}`);
+    else if (kind === "meta") say(channel, "", `; ${changed.has(file) ? "members" : "a new channel"}`);
   }
-  for (const [who, numbers] of by) {
-    const [channel = "", from = ""] = who.split(" ");
-    channels.set(channel, [
-      `${numbers.slice(0, 8).join(" ")}${numbers.length > 8 ? ` and ${numbers.length - 8} more` : ""} from ${from}`,
-      ...(channels.get(channel) ?? []),
-    ]);
-  }
-  const parts = [...channels].map(
-    ([channel, said]) => `${channel}: ${said.slice(0, 6).join("; ")}${said.length > 6 ? " ..." : ""}`,
-  );
-  return parts.length > 0 ? parts.slice(0, 4).join(" | ") : plural(added.length + removed.length, "file");
+  const parts = [...said].map(([channel, words]) => {
+    const all = [...words].map(([about, word]) => shortened(word) + about).sort((a, b) => (a < b ? -1 : 1));
+    return `${channel}: ${all
+      .join("; ")
+      .replace(/^[; ]+/, "")
+      .replaceAll("; ;", ";")
+      .replace(/ +/g, " ")}`;
+  });
+  return parts.join(" | ") || plural(added.length + removed.length, "file");
+}
+
+const SUBJECT_WORDS = 12;
+
+function shortened(words: string): string {
+  const parts = words.split(/(?= #|; )/);
+  return parts.length <= SUBJECT_WORDS
+    ? words
+    : `${parts.slice(0, SUBJECT_WORDS).join("")} and ${parts.length - SUBJECT_WORDS} more`;
+}
+
+function senderOf(file: string): string {
+  return bare(splitMessage(readIfPossible(file))?.fields.get("from") ?? "");
 }
 
 // ---- output --------------------------------------------------------------------------------------------------------
