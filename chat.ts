@@ -4604,7 +4604,7 @@ function touch(file: string): void {
 async function syncNow(run: Sync): Promise<void> {
   const { repo, how } = run;
   const { tries = SYNC_TRIES } = how;
-  await git(repo, (await oidOf(repo, "HEAD")) === undefined ? ["read-tree", "--empty"] : ["read-tree", "-m", "HEAD"]);
+  await git(repo, (await oidOf(repo, "HEAD")) === undefined ? ["read-tree", "--empty"] : ["read-tree", "--reset", "HEAD"]);
   await finishIncoming(run);
   for (let left = tries; ; left--) {
     const offline = await fetchNews(run);
@@ -4737,7 +4737,7 @@ function writeWhole(file: string, text: string): void {
 
 /** Makes the index that of the branch; what is left out is not looked for. */
 async function readIndex({ repo, leftOut }: Sync): Promise<void> {
-  await git(repo, ["read-tree", "-m", "HEAD"]);
+  await git(repo, ["read-tree", "--reset", "HEAD"]);
   await tryGit(repo, ["update-index", "-q", "--refresh"]);
   const paths = [...leftOut.keys()].filter((file) => !file.includes("\ufffd")).map((file) => `${file}\0`);
   if (paths.length > 0)
