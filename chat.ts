@@ -4257,7 +4257,10 @@ function gitError(args: readonly string[], { code, err }: Ran, remote: boolean):
 function remedyOf(err: string): string | undefined {
   const asked =
     /terminal prompts disabled|Authentication failed|Permission denied|Host key verification|could not read (User|Pass)/i;
-  return asked.test(err) ? "git fetch, by hand: it says what the remote wants to know" : undefined;
+  if (asked.test(err)) return "git fetch, by hand: it says what the remote wants to know";
+  if (/branch is currently checked out/.test(err)) return "agent-chat sync --init URL --branch agent-chat";
+  const wrong = /not appear to be a git repo|not found|is not a git command|transport '.*' not allowed/i;
+  return wrong.test(err) ? "agent-chat sync --init URL" : undefined;
 }
 
 async function oidOf(place: GitPlace, name: string): Promise<string | undefined> {
@@ -4294,7 +4297,7 @@ async function openRepo(root: string, { remote, signal, timeout = SILENCE_S }: S
   const branch = out.toString().trim();
   if (code !== 0) throw new ChatError("no_repo", `${root} is on no branch`, `git -C ${shellWord(root)} switch BRANCH`);
   assertIdle(root, tree.dir);
-  const names = [...config.keys()].flatMap((key) => /^remote\.(.*)\.url$/.exec(key)?.[1] ?? []);
+  const names = remotesIn(config);
   const chosen = remote ?? config.get(`branch.${branch}.remote`) ?? (names.includes("origin") ? "origin" : names[0]);
   if (chosen === undefined || !names.includes(chosen)) throw noRemote(root, chosen, names);
   const merge = config.get(`branch.${branch}.remote`) === chosen ? config.get(`branch.${branch}.merge`) : undefined;
@@ -4330,7 +4333,9 @@ function twoWays(root: string, outer: string | undefined): ChatError {
 function noRemote(root: string, asked: string | undefined, names: readonly string[]): ChatError {
   const what = asked === undefined ? `${root} has no git remote` : `${root} has no git remote ${quoted(asked)}`;
   const there = names.length === 0 ? "" : `; there are: ${names.join(", ")}`;
-  return new ChatError("no_remote", what + there, `agent-chat sync --init URL --root ${shellWord(root)}`);
+  const [first] = names;
+  const mend = first === undefined ? "sync --init URL" : `sync --remote ${shellWord(first)}`;
+  return new ChatError("no_remote", what + there, `agent-chat ${mend} --root ${shellWord(root)}`);
 }
 
 /** A merge or rebase that somebody began by hand is theirs to finish. */
@@ -4378,17 +4383,22 @@ function treeRow(row: string): { mode: string; oid: string; name: string } {
  * work tree of that for a branch of messages. Neither touches a branch, the index or a file of the repository around.
  */
 async function initRepo(root: string, url: string, { branch, signal, timeout = SILENCE_S }: Syncing): Promise<void> {
+  const before = isFolder(root);
   makeFolder(root);
-  tellGit(root, false);
   const place: GitPlace = { cwd: root, env: gitEnvironment(), signal, silence: timeout };
+  try {
+    await assertPossible(place, root, url, branch);
+  } catch (error) {
+    if (!before) removeIfPresent(fs.rmdirSync, root);
+    throw error;
+  }
+  tellGit(root, false);
   const outer = await workTree(place);
   const config = outer === undefined ? new Map<string, string>() : await gitConfig(place);
   if (outer !== undefined && outer.top === realFolder(root)) return reinit(place, root, url, branch, config);
   if (outer !== undefined) await keepOut(place, root, outer.top);
-  const remote = [...config].find(
-    ([key, value]) => key === `remote.${url}.url` || (/^remote\..*\.url$/.test(key) && value === url),
-  );
-  if (remote !== undefined) return addWorkTree(place, root, remote[0].slice(7, -4), branch ?? "agent-chat");
+  const remote = remoteNamed(config, url);
+  if (remote !== undefined) return addWorkTree(place, root, remote, branch ?? "agent-chat");
   await git(place, ["init", "-q"]);
   await git(place, ["remote", "add", "origin", url]);
   await follows(place, branch ?? (await mainBranch(place, url)) ?? "main", "origin");
@@ -4400,15 +4410,44 @@ async function mainBranch(place: GitPlace, url: string): Promise<string | undefi
   return /^ref: refs\/heads\/(\S+)\tHEAD$/m.exec(out.toString())?.[1];
 }
 
+/** What cannot become anything is told before anything is made: a mistyped path would stay as the remote. */
+async function assertPossible(place: GitPlace, root: string, url: string, branch: string | undefined): Promise<void> {
+  if (branch !== undefined) {
+    const { code, out } = await tryGit(place, ["check-ref-format", "--branch", branch]);
+    if (code !== 0 || out.toString().trim() !== branch)
+      throw new ChatError("bad_value", `--branch ${quoted(branch)} is no name of a branch`);
+  }
+  if (url.trim() === "" || url.startsWith("-")) throw new ChatError("bad_value", `--init ${quoted(url)} is no URL`);
+  if ((await tryGit(place, ["rev-parse", "--is-inside-git-dir"])).out.toString().trim() === "true")
+    throw new ChatError("no_repo", `${root} is, or lies in, git's own folder of a repository`, "choose another --root");
+  const config = await gitConfig(place);
+  if (/^[^/\\]*:/.test(url) || remoteNamed(config, url) !== undefined) return; // host:path, scheme://
+  const { code } = await tryGit(place, ["ls-remote", "-q", url, "HEAD"], { remote: true });
+  if (code === 0) return;
+  const message = `--init ${quoted(url)} is neither a git repository, nor a remote of one around ${root}`;
+  const [first] = remotesIn(config);
+  const mend = first === undefined ? `git init --bare ${shellWord(url)}` : `agent-chat sync --init ${shellWord(first)}`;
+  throw new ChatError("no_remote", message, mend);
+}
+
+const remotesIn = (config: ReadonlyMap<string, string>): string[] =>
+  [...config.keys()].flatMap((key) => /^remote\.(.*)\.url$/.exec(key)?.[1] ?? []);
+
+/** The remote that has a name or a URL. */
+function remoteNamed(config: ReadonlyMap<string, string>, url: string): string | undefined {
+  const isIt = ([key, value]: [string, string]): boolean =>
+    key === `remote.${url}.url` || (/^remote\..*\.url$/.test(key) && value === url);
+  return [...config].find(isIt)?.[0].slice("remote.".length, -".url".length);
+}
+
 /** Points HEAD to a branch, and that to the remote. */
 async function follows(place: GitPlace, branch: string, remote: string): Promise<void> {
-  if ((await tryGit(place, ["check-ref-format", "--branch", branch])).code !== 0)
-    throw new ChatError("bad_value", `--branch ${quoted(branch)} is no name of a branch`);
   await git(place, ["symbolic-ref", "HEAD", `refs/heads/${branch}`]);
   await git(place, ["config", `branch.${branch}.remote`, remote]);
   await git(place, ["config", `branch.${branch}.merge`, `refs/heads/${branch}`]);
 }
 
+/** As long as nothing came from a remote or went there, its URL may still be mended. */
 async function reinit(
   place: GitPlace,
   root: string,
@@ -4416,11 +4455,29 @@ async function reinit(
   branch: string | undefined,
   config: ReadonlyMap<string, string>,
 ): Promise<void> {
+  const remote = remoteNamed(config, url);
+  if (remote === undefined) await mendRemote(place, root, url, config);
+  const now = (await tryGit(place, ["symbolic-ref", "-q", "--short", "HEAD"])).out.toString().trim();
+  const begun = (await oidOf(place, "HEAD")) !== undefined;
+  if (begun && (branch === undefined || branch === now || now === "")) return;
+  if (begun) await git(place, ["branch", "-m", branch!]);
+  await follows(place, branch ?? "main", remote ?? "origin");
+}
+
+async function mendRemote(
+  place: GitPlace,
+  root: string,
+  url: string,
+  config: ReadonlyMap<string, string>,
+): Promise<void> {
+  const around = !isFolder(path.join(root, ".git")); // then its remotes are somebody's
+  if (around) throw noRemote(root, url, remotesIn(config));
   const before = config.get("remote.origin.url");
-  if (before === undefined) await git(place, ["remote", "add", "origin", url]);
-  else if (before !== url && !config.has(`remote.${url}.url`))
-    throw new ChatError("no_remote", `${root} has the remote origin already: ${before}`, "agent-chat sync");
-  if ((await oidOf(place, "HEAD")) === undefined) await follows(place, branch ?? "main", "origin");
+  const known = (await git(place, ["for-each-ref", "--count=1", "refs/remotes"])).length > 0;
+  const command = `git -C ${shellWord(root)} remote set-url origin ${shellWord(url)}`;
+  if (before !== undefined && known)
+    throw new ChatError("no_remote", `${root} has the remote origin already: ${before}`, command);
+  await git(place, ["remote", before === undefined ? "add" : "set-url", "origin", url]);
 }
 
 /** The repository around is to leave the root alone, and must not have anything of it. */
@@ -4441,7 +4498,11 @@ async function keepOut(place: GitPlace, root: string, top: string): Promise<void
 async function addWorkTree(place: GitPlace, root: string, remote: string, branch: string): Promise<void> {
   const current = (await tryGit(place, ["symbolic-ref", "-q", "--short", "HEAD"])).out.toString().trim();
   if (current === branch)
-    throw new ChatError("no_repo", `${quoted(branch)} is the branch you work on`, "--branch agent-chat");
+    throw new ChatError(
+      "no_repo",
+      `${quoted(branch)} is the branch you work on`,
+      `agent-chat sync --init ${remote} --branch agent-chat`,
+    );
   const tree = (await git(place, ["mktree"])).toString().trim();
   const start = (await oidOf(place, `refs/heads/${branch}`)) ?? (await commitTree(place, tree, [], "nothing yet"));
   const beside = `${root}.${nonce()}`;
@@ -4649,9 +4710,11 @@ async function unpushed(run: Sync, offline: ChatError): Promise<ChatError> {
 }
 
 /** False where somebody pushed first. */
-async function push({ repo }: Sync): Promise<boolean> {
+async function push(run: Sync): Promise<boolean> {
+  const { repo } = run;
   const [here, there] = [await oidOf(repo, "HEAD"), await oidOf(repo, repo.tracking)];
   if (here === undefined || here === there) return true;
+  run.sent.splice(0, Infinity, ...(await messagesSince(run, there, here)));
   const args = ["push", "--no-verify", "--progress", repo.url, `${here}:${repo.upstream}`];
   const ran = await tryGit(repo, args, { remote: true }).catch((error: unknown) => {
     if (error instanceof ChatError && error.code === "remote")
@@ -4672,6 +4735,19 @@ async function push({ repo }: Sync): Promise<boolean> {
   throw new ChatError("unpushed", `${message}; what is new here is kept, and not pushed`, remedy ?? "agent-chat sync");
 }
 
+/** The messages of a commit that another does not have. */
+async function messagesSince({ repo, root }: Sync, there: string | undefined, here: string): Promise<Carried[]> {
+  const how = ["-r", "-z", "--name-only"];
+  const all = ["ls-tree", ...how, here];
+  const files = there === undefined ? all : ["diff-tree", ...how, "--no-renames", "--diff-filter=A", there, here];
+  return splitRows(await git(repo, files)).flatMap((file) => {
+    const place = placeOf(root, file);
+    return place?.kind === "message"
+      ? [{ channel: place.channel, seq: toEntry(place.name).seq, file: place.name }]
+      : [];
+  });
+}
+
 // What is being taken in is written down before the first file changes: a process that dies leaves files of a commit that
 // the branch does not have yet, and they must not be taken for what somebody here did.
 const incomingPath = (repo: Repo): string => path.join(repo.dir, "agent-chat-incoming");
@@ -4689,7 +4765,8 @@ async function takeIn(run: Sync, theirs: string): Promise<void> {
   const here = await oidOf(repo, "HEAD");
   if (here === theirs || (here !== undefined && (await isAncestor(repo, theirs, here)))) return;
   const base = here === undefined ? undefined : await baseOf(repo, here, theirs);
-  if (base === undefined) await assertOurs(repo, theirs, `${repo.tracking} of ${repo.remote}`);
+  if (base === undefined)
+    await assertOurs(repo, theirs, `the branch ${repo.upstream.replace("refs/heads/", "")} of ${repo.remote}`);
   else if (base !== here && here !== undefined)
     await assertOurs(repo, here, `the branch ${repo.branch} of ${run.root}`);
   run.incoming = theirs;
@@ -5281,7 +5358,6 @@ async function commitHere(run: Sync): Promise<void> {
     const commit = await commitTree(repo, tree, here === undefined ? [] : [here], subjectOf(run, found));
     await git(repo, ["update-ref", "-m", "agent-chat sync", `refs/heads/${repo.branch}`, commit, here ?? zero]);
     await tryGit(repo, ["update-index", "-q", "--refresh"]);
-    for (const file of found.added) if (!found.changed.has(file)) noteSent(run, file);
     return;
   }
 }
@@ -5295,14 +5371,6 @@ async function hashed(repo: Repo, files: readonly string[]): Promise<string[] | 
   if (code === 0) return out.toString().trim().split("\n");
   if (/could not open|No such file/.test(err) && !/No space/.test(err)) return undefined;
   throw gitError(["hash-object"], { code, out, err }, false);
-}
-
-function noteSent({ root, sent, came }: Sync, file: string): void {
-  const place = placeOf(root, file);
-  if (place?.kind !== "message" || came.has(file)) return;
-  const one = { channel: place.channel, seq: toEntry(place.name).seq, file: place.name };
-  const before = sent.findIndex((other) => other.channel === one.channel && other.file === one.file);
-  if (before < 0) sent.push(one);
 }
 
 /** What is to be committed: paths below the root. */
@@ -6209,7 +6277,7 @@ export const COMMANDS = {
       if (branch !== undefined && init === undefined) throw new ChatError("usage", "--branch needs --init");
       const how = {
         remote,
-        init: init === undefined || !fs.existsSync(init) ? init : path.resolve(init),
+        init: init !== undefined && (/^\.\.?[/\\]/.test(init) || fs.existsSync(init)) ? path.resolve(init) : init,
         branch,
         tries: tries === undefined ? undefined : parseCount("--tries", tries),
         timeout: timeout === undefined ? undefined : parsePositive("--timeout", timeout),
