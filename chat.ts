@@ -728,6 +728,22 @@ function moveWithoutLinks(from: string, to: string): void {
   }
 }
 
+/** Asks the disk to keep many files; one after the other that would take several times as long. */
+async function flushFiles(files: readonly string[]): Promise<void> {
+  const left = [...files];
+  const some = async (): Promise<void> => {
+    for (let file = left.pop(); file !== undefined; file = left.pop()) await flushFile(file);
+  };
+  await Promise.all(Array.from({ length: 16 }, some));
+}
+
+async function flushFile(file: string): Promise<void> {
+  const handle = await fs.promises.open(file, "r+").catch((error: unknown) => {
+    if (!isCode(error, "ENOENT", "EACCES", "EPERM")) throw error; // it has another number by now, or nobody may write it
+  });
+  await handle?.sync().finally(() => handle.close());
+}
+
 /** Asks the disk to keep a folder's entries; false where it would not say so. Windows has no such call. */
 function flushFolder(folder: string): boolean {
   if (process.platform === "win32") return true;
@@ -923,13 +939,14 @@ function placeHeld(
   text: string | Uint8Array,
   to: string,
   place: (from: string, to: string) => void,
+  flush = true,
 ): void {
   const made = draft.path.replace(/draft$/, "made");
   try {
     const fd = fs.openSync(made, "wx");
     try {
       writeAll(fd, text);
-      fs.fsyncSync(fd);
+      if (flush) fs.fsyncSync(fd);
     } finally {
       fs.closeSync(fd);
     }
@@ -2049,9 +2066,9 @@ function carry(channel: Channel, draft: Draft, move: Move): void {
 }
 
 /** Puts a text where there is nothing yet; false where there is something else. */
-function placeOnce(draft: Draft, text: string | Uint8Array, to: string): boolean {
+function placeOnce(draft: Draft, text: string | Uint8Array, to: string, flush = true): boolean {
   try {
-    placeHeld(draft, text, to, moveIntoPlace);
+    placeHeld(draft, text, to, moveIntoPlace, flush);
     return true;
   } catch (error) {
     if (!isCode(error, "EEXIST")) throw error;
@@ -4268,6 +4285,19 @@ async function oidOf(place: GitPlace, name: string): Promise<string | undefined>
   return code === 0 ? out.toString().trim() : undefined;
 }
 
+/** The commits that the branch is at, here and as far as known on the remote. */
+async function ends(repo: Repo): Promise<{ here: string | undefined; there: string | undefined }> {
+  const own = `refs/heads/${repo.branch}`;
+  const out = await git(repo, ["for-each-ref", "--format=%(refname) %(objectname)", own, repo.tracking]);
+  const oids = new Map(
+    out
+      .toString()
+      .split("\n")
+      .map((row) => row.split(" ") as [string, string]),
+  );
+  return { here: oids.get(own), there: oids.get(repo.tracking) };
+}
+
 async function gitConfig(place: GitPlace): Promise<Map<string, string>> {
   const { out } = await tryGit(place, ["config", "-z", "--get-regexp", "^(remote|branch|user|core)\\."]);
   const rows = out
@@ -4289,13 +4319,14 @@ async function workTree(place: GitPlace): Promise<{ top: string; dir: string } |
 /** The repository of a root. Throws `no_repo` where the root is no work tree of its own, `no_remote`, `no_git`, `git`. */
 async function openRepo(root: string, { remote, signal, timeout = SILENCE_S }: Syncing): Promise<Repo> {
   const bare: GitPlace = { cwd: root, env: gitEnvironment(), signal, silence: timeout };
-  const tree = isFolder(root) ? await workTree(bare) : undefined;
+  if (!isFolder(root)) throw twoWays(root, undefined);
+  const named = tryGit(bare, ["symbolic-ref", "-q", "--short", "HEAD"]);
+  const [tree, config, head] = await Promise.all([workTree(bare), gitConfig(bare), named]);
   if (tree === undefined || tree.top !== realFolder(root)) throw twoWays(root, tree?.top);
-  const config = await gitConfig(bare);
   const place = { ...bare, env: gitEnvironment(config) };
-  const { code, out } = await tryGit(place, ["symbolic-ref", "-q", "--short", "HEAD"]);
-  const branch = out.toString().trim();
-  if (code !== 0) throw new ChatError("no_repo", `${root} is on no branch`, `git -C ${shellWord(root)} switch BRANCH`);
+  const branch = head.out.toString().trim();
+  if (head.code !== 0)
+    throw new ChatError("no_repo", `${root} is on no branch`, `git -C ${shellWord(root)} switch BRANCH`);
   assertIdle(root, tree.dir);
   const names = remotesIn(config);
   const chosen = remote ?? config.get(`branch.${branch}.remote`) ?? (names.includes("origin") ? "origin" : names[0]);
@@ -4353,16 +4384,17 @@ function assertIdle(root: string, dir: string): void {
   }
 }
 
-/** Refuses a branch that holds somebody's code: at its top there are only channels, and what says how to treat them. */
-async function assertOurs(repo: Repo, rev: string, what: string): Promise<void> {
-  const rows = splitRows(await git(repo, ["ls-tree", "-z", rev]));
-  for (const { mode, name } of rows.map(treeRow)) {
-    if (/^\.|^(readme|licen[cs]e|copying|notice)\b/i.test(name)) continue;
-    const meta = mode === "040000" && (await tryGit(repo, ["cat-file", "-e", `${rev}:${name}/_meta.json`]));
-    if (meta && meta.code === 0) continue;
-    const message = `${what} holds more than channels (${quoted(name)}): it is somebody's branch, and no message is put there`;
-    throw new ChatError("no_repo", message, "agent-chat sync --init URL --branch agent-chat");
-  }
+/** Refuses a branch that holds somebody's code: at its top, which it returns, are only channels and what says how to treat them. */
+async function assertOurs(repo: Repo, rev: string, what: string): Promise<ReadonlySet<string>> {
+  const rows = splitRows(await git(repo, ["ls-tree", "-z", rev])).map(treeRow);
+  const others = rows.filter(({ name }) => !/^\.|^(readme|licen[cs]e|copying|notice)\b/i.test(name));
+  const asked = others.map(({ name }) => `${rev}:${name.replaceAll("\n", "/")}/_meta.json\n`);
+  const input = asked.join("");
+  const found = input === "" ? [] : (await git(repo, ["cat-file", "--batch-check"], { input })).toString().split("\n");
+  const foreign = others.find(({ mode }, i) => mode !== "040000" || !/^\S+ blob \d+$/.test(found[i]!));
+  if (foreign === undefined) return new Set(rows.map(({ name }) => name));
+  const message = `${what} holds more than channels (${quoted(foreign.name)}): it is somebody's branch, and no message is put there`;
+  throw new ChatError("no_repo", message, "agent-chat sync --init URL --branch agent-chat");
 }
 
 function splitRows(out: Buffer): string[] {
@@ -4697,13 +4729,14 @@ async function fetchNews(run: Sync): Promise<ChatError | undefined> {
     if (error.code !== "remote") throw error;
     return error;
   }
-  if (ran.code === 0) await takeIn(run, (await oidOf(repo, repo.tracking))!);
+  const { here, there } = await ends(repo);
+  if (ran.code === 0) await takeIn(run, here, there!);
   return undefined;
 }
 
 async function unpushed(run: Sync, offline: ChatError): Promise<ChatError> {
   const { repo } = run;
-  const [here, there] = [await oidOf(repo, "HEAD"), await oidOf(repo, repo.tracking)];
+  const { here, there } = await ends(repo);
   if (here === there) return offline;
   const message = `${offline.message}; what is new here is kept, and not pushed`;
   return new ChatError("unpushed", message, offline.remedy ?? "agent-chat sync");
@@ -4712,7 +4745,7 @@ async function unpushed(run: Sync, offline: ChatError): Promise<ChatError> {
 /** False where somebody pushed first. */
 async function push(run: Sync): Promise<boolean> {
   const { repo } = run;
-  const [here, there] = [await oidOf(repo, "HEAD"), await oidOf(repo, repo.tracking)];
+  const { here, there } = await ends(repo);
   if (here === undefined || here === there) return true;
   run.sent.splice(0, Infinity, ...(await messagesSince(run, there, here)));
   const args = ["push", "--no-verify", "--progress", repo.url, `${here}:${repo.upstream}`];
@@ -4755,16 +4788,16 @@ const incomingPath = (repo: Repo): string => path.join(repo.dir, "agent-chat-inc
 async function finishIncoming(run: Sync): Promise<void> {
   const oid = readIfPossible(incomingPath(run.repo)).trim();
   if (!/^[0-9a-f]{40,64}$/.test(oid)) return;
-  if ((await oidOf(run.repo, oid)) !== undefined) await takeIn(run, oid);
+  if ((await oidOf(run.repo, oid)) !== undefined) await takeIn(run, (await ends(run.repo)).here, oid);
   removeIfPresent(fs.unlinkSync, incomingPath(run.repo));
 }
 
 /** Brings the files, and then the branch, from where they are to a commit of the remote. */
-async function takeIn(run: Sync, theirs: string): Promise<void> {
+async function takeIn(run: Sync, here: string | undefined, theirs: string): Promise<void> {
   const { repo } = run;
-  const here = await oidOf(repo, "HEAD");
-  if (here === theirs || (here !== undefined && (await isAncestor(repo, theirs, here)))) return;
+  if (here === theirs) return;
   const base = here === undefined ? undefined : await baseOf(repo, here, theirs);
+  if (base === theirs) return;
   if (base === undefined)
     await assertOurs(repo, theirs, `the branch ${repo.upstream.replace("refs/heads/", "")} of ${repo.remote}`);
   else if (base !== here && here !== undefined)
@@ -4795,10 +4828,6 @@ async function takeIn(run: Sync, theirs: string): Promise<void> {
   ]);
   await readIndex(run);
   removeIfPresent(fs.unlinkSync, incomingPath(repo));
-}
-
-async function isAncestor(repo: Repo, older: string, newer: string): Promise<boolean> {
-  return (await tryGit(repo, ["merge-base", "--is-ancestor", older, newer])).code === 0;
 }
 
 async function baseOf(repo: Repo, one: string, other: string): Promise<string | undefined> {
@@ -4967,6 +4996,8 @@ async function takeChannel(run: Sync, name: string, changes: readonly Change[], 
     for (const [id, own] of byTask(changes)) await takeTaskChanges(run, channel, draft, id, own, pushed);
     for (const change of changes) await takeOther(run, channel, draft, change);
   });
+  const came = changes.filter(({ place, bytes }) => place.kind === "message" && bytes !== undefined);
+  await flushFiles(came.map(({ place }) => path.join(channel.path, place.name)));
   flushFolder(channel.path);
 }
 
@@ -4992,7 +5023,7 @@ async function takeMessages(
     const there = fs.existsSync(to);
     if (there && fs.readFileSync(to).equals(bytes!)) continue;
     if (there) placeHeld(draft, bytes!, to, fs.renameSync);
-    else if (!placeOnce(draft, bytes!, to)) startOver();
+    else if (!placeOnce(draft, bytes!, to, false)) startOver(); // git has it too, until all of them are flushed
     if (!plan.moves.some((move) => move.to === place.name) && !there)
       run.came.set(file, { channel: channel.name, seq: toEntry(place.name).seq, file: place.name });
   }
@@ -5032,8 +5063,9 @@ function planTakeIn(
     const finding = inspectReadable(channel, { file, seq });
     return finding.kind === "message" && identityOf(finding.message) !== identityOf(theirs);
   };
-  const local = messagesOf(channel, entries.filter(isOther)); // not pushed, or pushed and taken away there
-  const here = new Set(entries.filter((entry) => !isOther(entry)).map(({ file }) => file));
+  const others = new Set(entries.filter(isOther));
+  const local = messagesOf(channel, [...others]); // not pushed, or pushed and taken away there
+  const here = new Set(entries.filter((entry) => !others.has(entry)).map(({ file }) => file));
   const twins = new Map(
     [...coming.values()].filter(({ file }) => !here.has(file)).map((one) => [identityOf(one), one.file]),
   );
@@ -5342,10 +5374,10 @@ async function takeCursor(
 async function commitHere(run: Sync): Promise<void> {
   const { repo, root } = run;
   const here = await oidOf(repo, "HEAD");
-  if (here !== undefined) await assertOurs(repo, here, `the branch ${repo.branch} of ${root}`);
+  const top = here === undefined ? undefined : await assertOurs(repo, here, `the branch ${repo.branch} of ${root}`);
   const channels = listChannels(root, (note) => run.notes.add(note));
   for (let left = LISTINGS; ; left--) {
-    const found = await changedHere(run, channels, here);
+    const found = await changedHere(run, channels, here, top);
     const ids = await hashed(repo, found.added);
     if (ids === undefined && left > 1) continue; // a task was renamed in between
     if (ids === undefined) throw new ChatError("io", `the tasks of ${root} do not hold still`, "agent-chat sync");
@@ -5381,19 +5413,26 @@ interface News {
 }
 
 /** What differs here from the branch. A message that is gone is put back, unless it has another number now. */
-async function changedHere(run: Sync, channels: readonly Channel[], here: string | undefined): Promise<News> {
+async function changedHere(
+  run: Sync,
+  channels: readonly Channel[],
+  here: string | undefined,
+  top: ReadonlySet<string> | undefined,
+): Promise<News> {
   const { repo, root } = run;
   const found: News = { added: [], changed: new Set(), removed: [] };
-  for (const name of [".gitignore", ".gitattributes"]) {
-    const there = here !== undefined && (await tryGit(repo, ["cat-file", "-e", `${here}:${name}`])).code === 0;
-    if (!there && fs.existsSync(path.join(root, name))) found.added.push(name);
-  }
+  for (const name of [".gitignore", ".gitattributes"])
+    if (!top?.has(name) && fs.existsSync(path.join(root, name))) found.added.push(name);
   if (channels.length === 0) return found;
   const folders = channels.map(({ name }) => `${name}/`);
   channels.forEach(letWriterFinish);
-  for (const file of splitRows(await git(repo, ["ls-files", "-o", "-z", "--", ...folders])))
-    if (isToSend(run, file)) found.added.push(file);
-  const rows = splitRows(await git(repo, ["diff-files", "-z", "--name-status"]));
+  const [fresh, rows] = (
+    await Promise.all([
+      git(repo, ["ls-files", "-o", "-z", "--", ...folders]),
+      git(repo, ["diff-files", "-z", "--name-status"]),
+    ])
+  ).map(splitRows) as [string[], string[]];
+  for (const file of fresh) if (isToSend(run, file)) found.added.push(file);
   const gone: string[] = [];
   for (let i = 0; i + 1 < rows.length; i += 2) {
     const [status, file] = [rows[i]!, rows[i + 1]!];
