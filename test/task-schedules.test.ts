@@ -6,7 +6,7 @@ import { createRequire } from "node:module";
 import path from "node:path";
 import { after, test } from "node:test";
 import type * as Chat from "../chat.ts";
-import { close, DEAD_PID, explore, LONG, PROGRAM, sample } from "./steps.ts";
+import { close, DEAD_PID, explore, LONG, PROGRAM, sample, stage } from "./steps.ts";
 import type { Actor, Role, Run } from "./steps.ts";
 
 const chat = createRequire(import.meta.url)(PROGRAM) as typeof Chat;
@@ -226,6 +226,9 @@ test("done, release: by two sessions of its owner, one changes the task and one 
   });
   const roles = [end("a", "ann", "done"), end("b", "ann", "done")];
   await weave(t, { title: "two finish", roles, files: CLAIMED, check: done, ...robbed });
+  const late = { title: "a record in the lock of a thief", roles, files: CLAIMED, check: done, ...robbed };
+  const stolen = [["a", "lstat task-1.DONE"], ["b", "lstat task-1.DONE"], ["a", "readdir ."]] as const;
+  await stage(t, late, ...stolen, ["b", "unlink _seq.lock"], ["a", "(none)"], ["b", "(none)"]);
   const released = sound([], (run, files) => {
     assert.deepEqual(files, ["task-1.md"]);
     assert.equal(messagesOf(run, "released").length, 1);
