@@ -2441,7 +2441,8 @@ function sharedNumbers(channel: Channel, entries: readonly Entry[]): Map<number,
 function twiceNotes(channel: Channel, entries: readonly Entry[]): string[] {
   const shared = sharedNumbers(channel, entries);
   if (shared.size === 0) return [];
-  const names = entries.filter(({ seq }) => shared.has(seq)).map(({ file }) => file);
+  const isOne = (entry: Entry): boolean => ["message", "unreadable"].includes(inspect(channel, entry).kind);
+  const names = entries.filter((entry) => shared.has(entry.seq) && isOne(entry)).map(({ file }) => file);
   const mend = `agent-chat renumber ${shellWord(channel.name)}`;
   return [`${quoted(channel.name)}: messages that share a number: ${names.join(", ")}; to settle it: ${mend}`];
 }
