@@ -1993,7 +1993,7 @@ async function finishTransit(
   transit: Transit,
   signal: AbortSignal | undefined,
 ): Promise<void> {
-  await withCursors(channel, Object.keys(transit.cursors), signal, () => carryOut(channel, draft, transit));
+  await withCursors(channel, Object.keys(transit.cursors), signal, () => carryOutAll(channel, draft, transit, signal));
 }
 
 /** Runs `body` while nobody can mark; always in the order of the names, and after the channel's own lock. */
@@ -2001,7 +2001,7 @@ function withCursors(
   channel: Channel,
   agents: readonly string[],
   signal: AbortSignal | undefined,
-  body: () => void,
+  body: () => void | Promise<void>,
 ): Promise<void> {
   const [first, ...rest] = [...agents].sort();
   if (first === undefined) return Promise.resolve(body());
@@ -2023,20 +2023,46 @@ async function renumberAll(
   makeCursors(channel);
   const agents = cursorNames(channel) as Name[]; // the reference's may have any name
   await withCursors(channel, agents, signal, () =>
-    carryOut(channel, draft, readTransit(channel) ?? decide(channel, draft, plan, agents)),
+    carryOutAll(channel, draft, readTransit(channel) ?? decide(channel, draft, plan, agents), signal),
   );
 }
 
 function decide(channel: Channel, draft: Draft, plan: Renumbering, agents: readonly Name[]): Transit {
+  const transit: Transit = { id: nonce(), ...plan, cursors: cursorsAfter(channel, plan, agents) };
+  placeHeld(draft, JSON.stringify(transit), transitPath(channel), fs.renameSync);
+  return transit;
+}
+
+function cursorsAfter(channel: Channel, plan: Renumbering, agents: readonly Name[]): Record<string, string> {
   const newest = highest(channel, listMessages(channel).entries);
   const cursors = agents.flatMap((agent): [string, string][] => {
     const file = readCursor(channel, agent);
     if (file.text === undefined || file.problem !== undefined) return [];
     return [[agent, formatCursor(translated(doubt(file, newest).cursor, plan))]];
   });
-  const transit: Transit = { id: nonce(), ...plan, cursors: Object.fromEntries(cursors) };
-  placeHeld(draft, JSON.stringify(transit), transitPath(channel), fs.renameSync);
-  return transit;
+  return Object.fromEntries(cursors);
+}
+
+/**
+ * Who was shown something for the first time while it was being decided has a cursor that nobody thought of: it is of
+ * before, for from then on nobody marks until it is carried out.
+ */
+async function carryOutAll(
+  channel: Channel,
+  draft: Draft,
+  transit: Transit,
+  signal: AbortSignal | undefined,
+): Promise<void> {
+  const others = cursorNames(channel)
+    .filter(isName)
+    .filter((agent) => !Object.hasOwn(transit.cursors, agent));
+  const late = Object.keys(cursorsAfter(channel, transit, others)) as Name[];
+  if (late.length === 0) return carryOut(channel, draft, transit);
+  await withCursors(channel, late, signal, () => {
+    const all = { ...transit, cursors: { ...transit.cursors, ...cursorsAfter(channel, transit, late) } };
+    placeHeld(draft, JSON.stringify(all), transitPath(channel), fs.renameSync);
+    return carryOutAll(channel, draft, all, signal);
+  });
 }
 
 /** Every step may have been done before, by who died after it. */
@@ -2246,6 +2272,7 @@ function openReader(channel: Channel, agent: Name): Reader {
   const { size: known, under } = now;
   const decided = under?.cursors[agent];
   if (decided !== undefined) cursor = { ...cursor, cursor: parseCursor(decided) ?? NOTHING };
+  else if (under !== undefined) cursor = { ...cursor, cursor: translated(cursor.cursor, under) };
   return {
     channel,
     agent,

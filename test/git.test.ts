@@ -254,6 +254,19 @@ test("renumber: posting, reading and waiting go on meanwhile, and everybody is s
   assert.deepEqual([...seen, ...news("one", "yan")].sort(), ["a x 1", "b x 2", "c x 3", "d x 4", ...posts]);
 });
 
+test("renumber: who reads for the first time while it waits for the cursors of others is shown nothing twice", async (t) => {
+  const { start, news, cursor, path: at } = written(t, [1, "a", "x", 1], [1, "b", "x", 2], [2, "c", "x", 3]);
+  cursor("old", "1");
+  fs.mkdirSync(at("one", "r", ".cursors", "old.lock"));
+  const moving = start("one", "renumber", "r");
+  await until("it holds the channel's lock", () => fs.existsSync(at("one", "r", "_seq.lock")));
+  assert.deepEqual(news("one", "yan"), ["a x 1", "b x 2", "c x 3"]);
+  assert.ok(fs.existsSync(at("one", "r", "_seq.lock")));
+  fs.rmdirSync(at("one", "r", ".cursors", "old.lock"));
+  assert.equal((await moving.ended).stdout, "renumbered 0001-b-x.md -> 0003-b-x.md  now #3\n");
+  assert.deepEqual([news("one", "yan"), cursor("yan")], [[], "3"]);
+});
+
 // ---- renumber and sync
 
 /** Two clones merged by hand, so that two messages are #2 in both; carol has read it all in both, bob and alice too. */
