@@ -4296,6 +4296,11 @@ function gitError(args: readonly string[], { code, err }: Ran, remote: boolean):
   }
   if (/No space left on device/i.test(err))
     return new ChatError("no_space", message, "free some space, then run it again");
+  const [, owned] = /dubious ownership in repository at '(.*)'/.exec(err) ?? [];
+  if (owned !== undefined)
+    return new ChatError("git", message, `git config --global --add safe.directory ${shellWord(owned)}`);
+  if (!remote && /Permission denied|insufficient permission/i.test(err))
+    return new ChatError("no_access", message, NO_ACCESS);
   return new ChatError(remote ? "remote" : "git", message, remote ? remedyOf(err) : undefined);
 }
 

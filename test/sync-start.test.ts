@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import fs from "node:fs";
 import { test, type TestContext } from "node:test";
-import { cleanEnv, REFERENCE, rows } from "./helpers.ts";
+import { BIN, cleanEnv, REFERENCE, rows } from "./helpers.ts";
 import { place } from "./repos.ts";
 
 /** A root with one message, and an empty remote. */
@@ -181,6 +181,25 @@ test("post: --sync, claim, done, ask and read in a root without git do it here, 
   assert.match(stderr, /^agent-chat: not fetched: .* is no git work tree of its own/);
   assert.match(stdout, /#1 alice/);
   assert.deepEqual(files("one").filter((file) => file.startsWith("task")), ["task-1.DONE-bob.md"]);
+});
+
+const nobody = process.getuid?.() !== 0 || spawnSync("setpriv", ["--version"]).status !== 0 ? "needs root and setpriv" : false;
+
+test("sync: a repository of somebody else's, or that may not be written, is named with what mends it", { skip: nobody }, (t) => {
+  const { ac, fails, path: at, hub } = begun(t);
+  ac("one", "sync", "--init", hub);
+  spawnSync("chown", ["-R", "65534", at("one")]);
+  const { message, try: mend } = fails("one", 1, "git", "sync");
+  assert.match(message, /dubious ownership/);
+  assert.equal(mend, `git config --global --add safe.directory ${at("one")}`);
+  fs.chmodSync(at(), 0o755);
+  spawnSync("chmod", ["-R", "a-w", at("one", ".git")]);
+  const run = ["--reuid=65534", "--regid=65534", "--clear-groups", process.execPath, BIN, "sync", "--root", at("one"), "--json"];
+  const { stderr, status } = spawnSync("setpriv", run, { encoding: "utf8", env: cleanEnv({ HOME: at(), GIT_CONFIG_GLOBAL: "/dev/null" }) });
+  const { error } = JSON.parse(stderr) as { error: { code: string; message: string; try: string } };
+  assert.deepEqual([status, error.code], [1, "no_access"], stderr);
+  assert.match(error.message, /Unable to create '.*index\.lock': Permission denied/);
+  assert.match(error.try, /^choose a root you may write/);
 });
 
 test("sync: its help, and that of all that takes --sync, fits 80 columns", (t) => {
