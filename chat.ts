@@ -2123,7 +2123,10 @@ function moveFiles(channel: Channel, { from, to, files, keep }: Move): void {
     if (keep) fs.copyFileSync(source, target);
     else persistently(() => fs.renameSync(source, target));
   }
-  if (!keep) removeIfPresent(fs.rmdirSync, old);
+  if (keep) return;
+  for (const file of ["x", ...files])
+    for (let at = path.dirname(path.join(old, file)); at.length >= old.length; at = path.dirname(at))
+      removeIfPresent(fs.rmdirSync, at);
 }
 
 /** The attachments of a number: paths below its folder. */
@@ -4195,6 +4198,7 @@ interface Repo extends GitPlace {
   readonly url: string; // how it is called: its name, or where it is
   readonly upstream: string; // refs/heads/main, there
   readonly tracking: string; // refs/remotes/origin/main, what is known of it here
+  readonly ours: boolean; // the branch was found to hold channels and no code
 }
 
 interface Ran {
@@ -4368,7 +4372,8 @@ async function openRepo(root: string, { remote, signal, timeout = SILENCE_S }: S
   const upstream = merge ?? `refs/heads/${branch}`;
   const tracking = `refs/remotes/${chosen}/${upstream.replace(/^refs\/heads\//, "")}`;
   const url = urlOf(root, chosen, config.get(`remote.${chosen}.url`)!, tree.dir);
-  return { ...place, dir: tree.dir, branch, remote: chosen, url, upstream, tracking };
+  const ours = config.get(`branch.${branch}.agentchat`) === "true";
+  return { ...place, dir: tree.dir, branch, remote: chosen, url, upstream, tracking, ours };
 }
 
 /** A relative path is meant from the repository, and git takes it from the work tree. */
@@ -4417,15 +4422,15 @@ function assertIdle(root: string, dir: string): void {
   }
 }
 
-/** Refuses a branch that holds somebody's code: at its top, which it returns, are only channels and what says how to treat them. */
-async function assertOurs(repo: Repo, rev: string, what: string): Promise<ReadonlySet<string>> {
-  const rows = splitRows(await git(repo, ["ls-tree", "-z", rev])).map(treeRow);
+/** Refuses a branch that holds somebody's code: at its top there are only channels, and what says how to treat them. */
+async function assertOurs(place: GitPlace, rev: string, what: string): Promise<void> {
+  const rows = splitRows(await git(place, ["ls-tree", "-z", rev])).map(treeRow);
   const others = rows.filter(({ name }) => !/^\.|^(readme|licen[cs]e|copying|notice)\b/i.test(name));
   const asked = others.map(({ name }) => `${rev}:${name.replaceAll("\n", "/")}/_meta.json\n`);
   const input = asked.join("");
-  const found = input === "" ? [] : (await git(repo, ["cat-file", "--batch-check"], { input })).toString().split("\n");
+  const found = input === "" ? [] : (await git(place, ["cat-file", "--batch-check"], { input })).toString().split("\n");
   const foreign = others.find(({ mode }, i) => mode !== "040000" || !/^\S+ blob \d+$/.test(found[i]!));
-  if (foreign === undefined) return new Set(rows.map(({ name }) => name));
+  if (foreign === undefined) return;
   const message = `${what} holds more than channels (${quoted(foreign.name)}): it is somebody's branch, and no message is put there`;
   throw new ChatError("no_repo", message, "agent-chat sync --init URL --branch agent-chat");
 }
@@ -4568,8 +4573,11 @@ async function addWorkTree(place: GitPlace, root: string, remote: string, branch
       `${quoted(branch)} is the branch you work on`,
       `agent-chat sync --init ${remote} --branch agent-chat`,
     );
+  await assertNowhereElse(place, root, branch);
   const tree = (await git(place, ["mktree"])).toString().trim();
-  const start = (await oidOf(place, `refs/heads/${branch}`)) ?? (await commitTree(place, tree, [], "nothing yet"));
+  const before = await oidOf(place, `refs/heads/${branch}`);
+  if (before !== undefined) await assertOurs(place, before, `the branch ${branch}`);
+  const start = before ?? (await commitTree(place, tree, [], "nothing yet"));
   const beside = `${root}.${nonce()}`;
   try {
     await git(place, ["worktree", "add", "-q", "--no-checkout", "--detach", beside, start]);
@@ -4579,8 +4587,24 @@ async function addWorkTree(place: GitPlace, root: string, remote: string, branch
   }
   const dir = (await workTree(place))!.dir;
   fs.writeFileSync(path.join(dir, "gitdir"), `${path.join(realFolder(root)!, ".git")}\n`);
+  if (before !== undefined) {
+    writeWhole(incomingPath({ dir }), before); // its files are not here: they are taken in as if they came
+    await git(place, ["update-ref", "-d", `refs/heads/${branch}`, before]);
+  }
   await follows(place, branch, remote);
   await git(place, ["read-tree", "--empty"]);
+}
+
+/** Two work trees of one branch would move it under each other. */
+async function assertNowhereElse(place: GitPlace, root: string, branch: string): Promise<void> {
+  const list = (await git(place, ["worktree", "list", "--porcelain"])).toString().split("\n\n");
+  for (const rows of list.map((one) => one.split("\n"))) {
+    const tree = path.resolve(rows[0]!.replace(/^worktree /, ""));
+    if (!rows.includes(`branch refs/heads/${branch}`) || tree === realFolder(root)) continue;
+    if (!fs.existsSync(path.join(tree, ".git"))) continue; // deleted
+    const message = `the branch ${quoted(branch)} is that of ${tree}: each root needs one of its own`;
+    throw new ChatError("no_repo", message, `agent-chat sync --root ${shellWord(tree)}`);
+  }
 }
 
 async function commitTree(place: GitPlace, tree: string, parents: readonly string[], subject: string): Promise<string> {
@@ -4649,6 +4673,7 @@ interface Sync {
   readonly renumbered: Renumbered[];
   readonly lost: Lost[];
   readonly leftOut: Map<string, string>; // path: why
+  readonly hidden: Set<string>; // paths that were left out before
   readonly notes: Set<string>;
   incoming: string; // the commit that is being taken in
 }
@@ -4686,6 +4711,7 @@ export async function sync(root: string, how: Syncing = {}): Promise<Synced> {
         renumbered: [],
         lost: [],
         leftOut: new Map(),
+        hidden: new Set<string>(),
         notes: new Set<string>(),
       };
       const run: Sync = { root: base, repo, how, ...lists, incoming: "" };
@@ -4730,7 +4756,8 @@ function touch(file: string): void {
 async function syncNow(run: Sync): Promise<void> {
   const { repo, how } = run;
   const { tries = SYNC_TRIES } = how;
-  await git(repo, (await oidOf(repo, "HEAD")) === undefined ? ["read-tree", "--empty"] : ["read-tree", "--reset", "HEAD"]);
+  if ((await oidOf(repo, "HEAD")) === undefined) await git(repo, ["read-tree", "--empty"]);
+  else await indexAsHead(run);
   await finishIncoming(run);
   for (let left = tries; ; left--) {
     const offline = await fetchNews(run);
@@ -4764,6 +4791,7 @@ async function fetchNews(run: Sync): Promise<ChatError | undefined> {
   }
   const { here, there } = await ends(repo);
   if (ran.code === 0) await takeIn(run, here, there!);
+  else await git(repo, ["update-ref", "-d", repo.tracking]); // no branch there, or not any more: all of it is to be pushed
   return undefined;
 }
 
@@ -4816,7 +4844,7 @@ async function messagesSince({ repo, root }: Sync, there: string | undefined, he
 
 // What is being taken in is written down before the first file changes: a process that dies leaves files of a commit that
 // the branch does not have yet, and they must not be taken for what somebody here did.
-const incomingPath = (repo: Repo): string => path.join(repo.dir, "agent-chat-incoming");
+const incomingPath = ({ dir }: { readonly dir: string }): string => path.join(dir, "agent-chat-incoming");
 
 async function finishIncoming(run: Sync): Promise<void> {
   const oid = readIfPossible(incomingPath(run.repo)).trim();
@@ -4833,24 +4861,17 @@ async function takeIn(run: Sync, here: string | undefined, theirs: string): Prom
   if (base === theirs) return;
   if (base === undefined)
     await assertOurs(repo, theirs, `the branch ${repo.upstream.replace("refs/heads/", "")} of ${repo.remote}`);
-  else if (base !== here && here !== undefined)
-    await assertOurs(repo, here, `the branch ${repo.branch} of ${run.root}`);
+  else if (base !== here && here !== undefined) await assertOursHere(run, here);
   run.incoming = theirs;
   writeWhole(incomingPath(repo), theirs);
-  const rows = await rowsBetween(repo, base, theirs);
-  const isRootFile = ({ path: file }: ChangedPath): boolean => !file.includes("/");
-  for (const change of await changesOf(run, rows.filter(isRootFile))) takeRootFile(run, change); // they say what git carries
-  const changes = await changesOf(
-    run,
-    rows.filter((row) => !isRootFile(row)),
-  );
-  for (const channel of new Set(changes.map(({ place }) => place.channel)))
-    await takeChannel(
-      run,
-      channel,
-      changes.filter(({ place }) => place.channel === channel),
-      theirs,
-    );
+  for (const row of splitRows(await git(repo, ["ls-files", "-t", "-z"])))
+    if (row.startsWith("S ")) run.hidden.add(row.slice(2));
+  const changes = await changesOf(run, base, theirs);
+  for (const channel of new Set(changes.map(({ place }) => place.channel))) {
+    const own = changes.filter(({ place }) => place.channel === channel);
+    if (channel === "") for (const change of own) takeRootFile(run, change.place.name, change.bytes);
+    else await takeChannel(run, channel, own, theirs);
+  }
   await git(repo, [
     "update-ref",
     "-m",
@@ -4861,6 +4882,13 @@ async function takeIn(run: Sync, here: string | undefined, theirs: string): Prom
   ]);
   await readIndex(run);
   removeIfPresent(fs.unlinkSync, incomingPath(repo));
+}
+
+/** Asked once: whatever comes later to a branch of messages, it is one. */
+async function assertOursHere({ repo, root }: Sync, here: string): Promise<void> {
+  if (repo.ours) return;
+  await assertOurs(repo, here, `the branch ${repo.branch} of ${root}`);
+  await git(repo, ["config", `branch.${repo.branch}.agentchat`, "true"]);
 }
 
 async function baseOf(repo: Repo, one: string, other: string): Promise<string | undefined> {
@@ -4874,35 +4902,41 @@ function writeWhole(file: string, text: string): void {
   persistently(() => fs.renameSync(draft, file));
 }
 
+/** What git knows of unchanged files stays; the work tree, which may be ahead of it, is not asked. */
+async function indexAsHead({ repo, root }: Sync): Promise<void> {
+  const args = ["read-tree", "--reset", "-i", "HEAD"];
+  const ran = await tryGit(repo, args);
+  if (ran.code === 0) return;
+  if (!/invalid path/.test(ran.err)) throw gitError(args, ran, false);
+  // Somebody pushed names that no git takes into an index, as ../x: it goes on without them, and so does the next commit.
+  const rows = splitRows(await git(repo, ["ls-tree", "-r", "-z", "HEAD"]));
+  const good = rows.filter((row) => placeOf(root, treeRow(row).name) !== undefined);
+  await git(repo, ["read-tree", "--empty"]);
+  await git(repo, ["update-index", "-z", "--index-info"], { input: good.map((row) => `${row}\0`).join("") });
+}
+
 /** Makes the index that of the branch; what is left out is not looked for. */
-async function readIndex({ repo, leftOut }: Sync): Promise<void> {
-  await git(repo, ["read-tree", "--reset", "HEAD"]);
+async function readIndex(run: Sync): Promise<void> {
+  const { repo, leftOut } = run;
+  await indexAsHead(run);
   await tryGit(repo, ["update-index", "-q", "--refresh"]);
   const paths = [...leftOut.keys()].filter((file) => !file.includes("\ufffd")).map((file) => `${file}\0`);
   if (paths.length > 0)
     await tryGit(repo, ["update-index", "-z", "--skip-worktree", "--stdin"], { input: paths.join("") });
 }
 
-/** A path that differs in another commit. */
-interface ChangedPath {
-  readonly path: string;
-  readonly mode: string;
-  readonly before: string | undefined;
-  readonly after: string | undefined;
-}
-
-async function rowsBetween(repo: Repo, base: string | undefined, theirs: string): Promise<ChangedPath[]> {
-  if (base !== undefined)
-    return diffRows(splitRows(await git(repo, ["diff-tree", "-r", "-z", "--no-renames", base, theirs])));
-  const rows = splitRows(await git(repo, ["ls-tree", "-r", "-z", theirs])).map(treeRow);
-  return rows.map(({ mode, oid, name }) => ({ path: name, mode, before: undefined, after: oid }));
-}
-
-/** What is to be taken in of it, with its contents: nothing is trusted. */
-async function changesOf(run: Sync, rows: readonly ChangedPath[]): Promise<Change[]> {
+/** What differs between two commits, as far as it is to be taken in: nothing of it is trusted. */
+async function changesOf(run: Sync, base: string | undefined, theirs: string): Promise<Change[]> {
+  const { repo } = run;
+  const rows = await rowsOf(repo, base, theirs);
+  await takeIgnored(run, rows);
+  const [plain, channels] = [plainFolders(run.root), await channelsOf(run, rows, theirs)];
   const wanted = rows.flatMap((row) => {
-    const place = placeOf(run.root, row.path);
-    const reason = place === undefined ? "is nothing of a channel" : row.after !== undefined && reasonOf(row.mode);
+    const place = channels.has(row.path.split("/")[0]!) ? placeOf(run.root, row.path) : undefined;
+    const reason =
+      place === undefined
+        ? "is nothing of a channel"
+        : row.after !== undefined && (reasonOf(row.mode) || (!plain(row.path) && "is below what is no folder here"));
     if (reason && !isSilent(row.path)) run.leftOut.set(row.path, reason);
     return place === undefined || reason ? [] : [{ ...row, place }];
   });
@@ -4918,13 +4952,65 @@ async function changesOf(run: Sync, rows: readonly ChangedPath[]): Promise<Chang
   });
 }
 
+interface TreeRow {
+  readonly mode: string;
+  readonly path: string;
+  readonly before: string | undefined; // as in Change
+  readonly after: string | undefined;
+}
+
+/** The files that differ between two commits; of a channel that is new, all. */
+async function rowsOf(repo: Repo, base: string | undefined, theirs: string): Promise<TreeRow[]> {
+  const all = async (...folders: string[]): Promise<TreeRow[]> =>
+    splitRows(await git(repo, ["ls-tree", "-r", "-z", theirs, "--", ...folders]))
+      .map(treeRow)
+      .map(({ mode, oid, name }) => ({ mode, path: name, before: undefined, after: oid }));
+  if (base === undefined) return all();
+  const rows = diffRows(splitRows(await git(repo, ["diff-tree", "-r", "-z", "--no-renames", base, theirs])));
+  const isNew = ({ path: file, before }: TreeRow): boolean => before === undefined && /^[^/]+\/_meta\.json$/.test(file);
+  const folders = rows.filter(isNew).map(({ path: file }) => file.replace(/_meta\.json$/, ""));
+  if (folders.length === 0) return rows;
+  const isOther = ({ path: file }: TreeRow): boolean => !folders.some((folder) => file.startsWith(folder));
+  return [...rows.filter(isOther), ...(await all(...folders))];
+}
+
+/** Which folders are channels, here or there; and what lies beside them and is ours. */
+async function channelsOf(run: Sync, rows: readonly TreeRow[], theirs: string): Promise<Set<string>> {
+  const names = [...new Set(rows.map(({ path: file }) => file.split("/")[0]!))].filter(isSafeSegment);
+  const input = names.map((name) => `${theirs}:${name}/_meta.json\n`).join("");
+  const found = (await git(run.repo, ["cat-file", "--batch-check"], { input })).toString().split("\n");
+  const there = names.filter((name, i) => / blob \d+$/.test(found[i]!) || isChannel(path.join(run.root, name)));
+  return new Set([".gitignore", ".gitattributes", ...there]);
+}
+
+/** Whether cursors are carried, the remote's .gitignore says: it is taken before anything is judged by it. */
+async function takeIgnored(run: Sync, rows: readonly TreeRow[]): Promise<void> {
+  const row = rows.find(({ path: file, mode }) => file === ".gitignore" && reasonOf(mode) === false);
+  const bytes = row?.after === undefined ? undefined : (await blobs(run, [row.after])).get(row.after);
+  if (bytes !== undefined) takeRootFile(run, ".gitignore", bytes);
+}
+
+/** Whether all folders above a path are folders, or not there yet: a link in a clone leads out of the root. */
+function plainFolders(root: string): (file: string) => boolean {
+  const known = new Map<string, boolean>([[".", true]]);
+  const isPlain = (folder: string): boolean => {
+    const before = known.get(folder);
+    if (before !== undefined) return before;
+    const stat = fs.lstatSync(path.join(root, folder), { throwIfNoEntry: false });
+    const plain = isPlain(path.posix.dirname(folder)) && (stat?.isDirectory() ?? true);
+    known.set(folder, plain);
+    return plain;
+  };
+  return (file) => isPlain(path.posix.dirname(file));
+}
+
 /** What belongs to one machine, and was committed there by an older agent-chat or by hand. */
 function isSilent(file: string): boolean {
   return /\/\.cursors\//.test(file);
 }
 
 /** Rows of `diff-tree -z`: `:mode mode id id status`, then the path. */
-function diffRows(rows: readonly string[]): ChangedPath[] {
+function diffRows(rows: readonly string[]): TreeRow[] {
   return rows.flatMap((row, i) => {
     if (i % 2 === 1) return [];
     const [, mode = "", before = "", after = ""] = row.split(" ");
@@ -5005,9 +5091,9 @@ async function blobId(file: string, like: string | undefined): Promise<string | 
   }
 }
 
-function takeRootFile({ root }: Sync, { place, bytes }: Change): void {
-  if (bytes !== undefined && readIfPossible(path.join(root, place.name)) !== bytes.toString())
-    writeWholeBytes(path.join(root, place.name), bytes);
+function takeRootFile({ root }: Sync, name: string, bytes: Buffer | undefined): void {
+  const file = path.join(root, name);
+  if (bytes !== undefined && readIfPossible(file) !== bytes.toString()) writeWholeBytes(file, bytes);
 }
 
 function writeWholeBytes(file: string, bytes: Uint8Array): void {
@@ -5111,7 +5197,7 @@ function planTakeIn(
   const numbers = new Set(theirs.map((file) => toEntry(file).seq));
   const wasPushed = new Set(changes.filter(({ before }) => before !== undefined).map(({ place }) => place.name));
   const unpushed = local.filter(({ file, seq }) => !files.has(file) && (!wasPushed.has(file) || numbers.has(seq)));
-  let next = theirs.reduce((most, file) => Math.max(most, toEntry(file).seq), 0);
+  let next = highestOf(run, channel, theirs, coming);
   if (unpushed.some(({ seq }) => seq <= next))
     for (const { file } of unpushed) files.set(file, file.replace(/^\d+/, padded(++next)));
   return movesFor(
@@ -5121,6 +5207,19 @@ function planTakeIn(
     entries,
     [...coming.keys()].filter((file) => !here.has(file)).map((file) => toEntry(file).seq),
   );
+}
+
+/** The highest number of the remote; what was left out, now or before, has none. */
+function highestOf(
+  { hidden }: Sync,
+  channel: Channel,
+  files: readonly string[],
+  coming: ReadonlyMap<string, Message>,
+): number {
+  const sorted = files.map(toEntry).sort((a, b) => b.seq - a.seq);
+  const isNone = (entry: Entry): boolean =>
+    hidden.has(`${channel.name}/${entry.file}`) || (!coming.has(entry.file) && inspect(channel, entry).kind === "odd");
+  return sorted.find((entry) => !isNone(entry))?.seq ?? 0;
 }
 
 function movesFor(
@@ -5407,10 +5506,10 @@ async function takeCursor(
 async function commitHere(run: Sync): Promise<void> {
   const { repo, root } = run;
   const here = await oidOf(repo, "HEAD");
-  const top = here === undefined ? undefined : await assertOurs(repo, here, `the branch ${repo.branch} of ${root}`);
+  if (here !== undefined) await assertOursHere(run, here);
   const channels = listChannels(root, (note) => run.notes.add(note));
   for (let left = LISTINGS; ; left--) {
-    const found = await changedHere(run, channels, here, top);
+    const found = await changedHere(run, channels, here);
     const ids = await hashed(repo, found.added);
     if (ids === undefined && left > 1) continue; // a task was renamed in between
     if (ids === undefined) throw new ChatError("io", `the tasks of ${root} do not hold still`, "agent-chat sync");
@@ -5445,27 +5544,23 @@ interface News {
   readonly removed: string[];
 }
 
+const ROOT_FILES = [".gitignore", ".gitattributes"];
+
 /** What differs here from the branch. A message that is gone is put back, unless it has another number now. */
-async function changedHere(
-  run: Sync,
-  channels: readonly Channel[],
-  here: string | undefined,
-  top: ReadonlySet<string> | undefined,
-): Promise<News> {
+async function changedHere(run: Sync, channels: readonly Channel[], here: string | undefined): Promise<News> {
   const { repo, root } = run;
   const found: News = { added: [], changed: new Set(), removed: [] };
-  for (const name of [".gitignore", ".gitattributes"])
-    if (!top?.has(name) && fs.existsSync(path.join(root, name))) found.added.push(name);
-  if (channels.length === 0) return found;
   const folders = channels.map(({ name }) => `${name}/`);
   channels.forEach(letWriterFinish);
-  const [fresh, rows] = (
+  const [tracked, fresh, rows] = (
     await Promise.all([
-      git(repo, ["ls-files", "-o", "-z", "--", ...folders]),
+      git(repo, ["ls-files", "-z", "--", ...ROOT_FILES]),
+      folders.length === 0 ? Buffer.alloc(0) : git(repo, ["ls-files", "-o", "-z", "--", ...folders]),
       git(repo, ["diff-files", "-z", "--name-status"]),
     ])
-  ).map(splitRows) as [string[], string[]];
-  for (const file of fresh) if (isToSend(run, file)) found.added.push(file);
+  ).map(splitRows) as [string[], string[], string[]];
+  found.added.push(...ROOT_FILES.filter((name) => !tracked.includes(name) && fs.existsSync(path.join(root, name))));
+  found.added.push(...fresh.filter((file) => isToSend(run, file)));
   const gone: string[] = [];
   for (let i = 0; i + 1 < rows.length; i += 2) {
     const [status, file] = [rows[i]!, rows[i + 1]!];
@@ -5504,10 +5599,12 @@ function isToSend({ root, leftOut }: Sync, file: string): boolean {
 
 async function putBack(run: Sync, gone: readonly string[], found: News, here: string | undefined): Promise<void> {
   const { root, repo } = run;
-  const messages = gone.filter((file) => placeOf(root, file)?.kind === "message");
-  found.removed.push(...gone.filter((file) => !messages.includes(file) && placeOf(root, file)?.kind !== "meta"));
-  if (messages.length === 0) return;
-  const rows = splitRows(await git(repo, ["ls-tree", "-z", here!, "--", ...messages])).map(treeRow);
+  const channels = new Set(gone.flatMap((file) => (kindOf(root, file) === "meta" ? [file.split("/")[0]] : [])));
+  const isMissed = (file: string): boolean => kindOf(root, file) === "message" || channels.has(file.split("/")[0]); // all of a channel that is gone
+  const missed = gone.filter(isMissed);
+  found.removed.push(...gone.filter((file) => !isMissed(file)));
+  if (missed.length === 0) return;
+  const rows = splitRows(await git(repo, ["ls-tree", "-z", here!, "--", ...missed])).map(treeRow);
   const contents = await blobs(
     run,
     rows.map(({ oid }) => oid),
@@ -5522,14 +5619,22 @@ async function putBack(run: Sync, gone: readonly string[], found: News, here: st
   const moved = new Set(news.map((file) => idOf(file, fs.readFileSync(path.join(root, file)))));
   for (const { oid, name: file } of rows) {
     const bytes = contents.get(oid);
-    const id = idOf(file, bytes);
+    const id = kindOf(root, file) === "message" ? idOf(file, bytes) : file;
     if (id !== undefined && moved.has(id)) found.removed.push(file);
-    else if (id !== undefined) {
-      const channel = inChannel(placeOf(root, file)!.channel);
-      await withNumbers(channel, run.how.signal, (draft) => void placeOnce(draft, bytes!, path.join(root, file)));
-      run.notes.add(`${file} had been deleted here: it was put back`);
-    }
+    else if (id !== undefined && bytes !== undefined)
+      await putBackOne(run, inChannel(file.split("/")[0]!), file, bytes);
   }
+}
+
+async function putBackOne(run: Sync, channel: Channel, file: string, bytes: Buffer): Promise<void> {
+  const to = path.join(run.root, file);
+  makeFolder(path.dirname(to));
+  await withNumbers(channel, run.how.signal, (draft) => void placeOnce(draft, bytes, to));
+  run.notes.add(`${file} had been deleted here: it was put back`);
+}
+
+function kindOf(root: string, file: string): Place["kind"] | undefined {
+  return placeOf(root, file)?.kind;
 }
 
 /** `review: #12 #13 from alice; task-7 claimed` */

@@ -1,0 +1,191 @@
+// Tasks on several machines, and the commands that are not done until they are pushed.
+import assert from "node:assert/strict";
+import fs from "node:fs";
+import path from "node:path";
+import { test } from "node:test";
+import { listening, rows } from "./helpers.ts";
+import { AC, assertLinear, fleet, gitThatFirst, pair } from "./machines.ts";
+
+test("read --sync and wait --sync: they fetch, and say so where they cannot", async (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.post("ann", "first");
+  here.sync();
+  assert.deepEqual(
+    rows<{ title: string }>(there.ok(["read", "review", "--as", "bob", "--sync", "--json"])).map(({ title }) => title),
+    ["first"],
+  );
+  const waiting = there.start(["wait", "review", "--as", "bob", "--sync", "1", "--timeout", "20", "--json"]);
+  await listening(waiting);
+  here.post("ann", "second");
+  here.sync();
+  const { stdout } = await waiting.ended;
+  assert.deepEqual(
+    rows<{ title: string }>(stdout).map(({ title }) => title),
+    ["second"],
+  );
+  fs.renameSync(net.remote, `${net.remote}.away`);
+  there.post("ann", "local", "--to", "bob");
+  const offline = there.chat(["read", "review", "--as", "bob", "--sync"]);
+  assert.deepEqual([offline.status, /local/.test(offline.stdout), /not fetched/.test(offline.stderr)], [0, true, true]);
+});
+
+test("sync: a task that both took is the remote's; who lost it is told, once, and it is done by one", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.ok(["task", "review", "work", "--as", "ann"]);
+  here.sync();
+  there.sync();
+  here.ok(["claim", "review", "1", "--as", "ann"]);
+  there.ok(["claim", "review", "1", "--as", "bob"]);
+  here.sync();
+  const { lost } = there.sync();
+  assert.deepEqual(
+    lost.map(({ task, agent, owner }) => [task, agent, owner]),
+    [["1", "bob", "ann"]],
+  );
+  there.sync();
+  here.sync();
+  for (const one of [here, there]) assert.ok(fs.existsSync(one.at("review", "task-1.CLAIMED-ann.md")));
+  assert.equal(fs.readdirSync(there.at("review")).filter((name) => name.startsWith("task-")).length, 1);
+  assert.deepEqual(there.read("bob"), ["task-1 is ann's"]);
+  assert.equal(there.chat(["done", "review", "1", "--as", "bob"]).status, 3);
+  here.ok(["done", "review", "1", "--as", "ann", "--sync"]);
+  there.sync();
+  assert.ok(fs.existsSync(there.at("review", "task-1.DONE-ann.md")));
+});
+
+test("claim --sync: lost on the way to the remote it is undone here and exits 3, without a message", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.ok(["task", "review", "work", "--as", "ann"]);
+  here.sync();
+  there.sync();
+  here.ok(["claim", "review", "1", "--as", "ann"]);
+  const once = path.join(net.box.dir, "once");
+  fs.writeFileSync(once, "");
+  const PATH = gitThatFirst(
+    net.box,
+    `if [[ " $* " == *" push "* ]] && rm "${once}" 2>/dev/null; then ${AC} sync --root "${here.root}" >&2; fi`,
+  );
+  const lost = there.chat(["claim", "review", "1", "--as", "bob", "--sync", "--json"], { env: { PATH } });
+  assert.equal(fs.existsSync(once), false, "ann was first");
+  assert.deepEqual([lost.status, lost.stdout], [3, ""], lost.stderr);
+  assert.match(lost.stderr, /"taken"/);
+  assert.ok(fs.existsSync(there.at("review", "task-1.CLAIMED-ann.md")));
+  assert.deepEqual([there.read("bob"), there.files()], [[], []]);
+  const late = there.chat(["claim", "review", "1", "--as", "cat", "--sync"]);
+  assert.equal(late.status, 3);
+  assertLinear(net);
+});
+
+test("sync: a task done on both sides is whose the remote says; one taken and done by the same agent is done", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  for (const title of ["one", "two"]) here.ok(["task", "review", title, "--as", "ann"]);
+  here.sync();
+  there.sync();
+  here.ok(["claim", "review", "1", "--as", "ann"]);
+  here.ok(["done", "review", "1", "--as", "ann"]);
+  here.ok(["claim", "review", "2", "--as", "ann"]);
+  there.ok(["claim", "review", "1", "--as", "bob"]);
+  there.ok(["done", "review", "1", "--as", "bob"]);
+  there.ok(["claim", "review", "2", "--as", "ann"]);
+  there.ok(["done", "review", "2", "--as", "ann"]);
+  here.sync();
+  const { lost } = there.sync();
+  assert.deepEqual(
+    lost.map(({ task, agent, owner }) => [task, agent, owner]),
+    [["1", "bob", "ann"]],
+  );
+  here.sync();
+  for (const one of [here, there])
+    assert.deepEqual(
+      fs
+        .readdirSync(one.at("review"))
+        .filter((name) => name.startsWith("task-"))
+        .sort(),
+      ["task-1.DONE-ann.md", "task-2.DONE-ann.md"],
+    );
+});
+
+test("sync: one number made for two tasks: the one that was not pushed gets another, and what comes after it follows", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.ok(["task", "review", "theirs", "--as", "ann"]);
+  there.ok(["task", "review", "mine", "--as", "bob"]);
+  there.ok(["task", "review", "later", "--as", "bob", "--id", "later", "--after", "1"]);
+  here.sync();
+  const { notes } = there.sync();
+  assert.match(notes.join("\n"), /task-1 was made on both sides.*task-2/);
+  here.sync();
+  for (const one of [here, there]) {
+    const tasks = rows<{ task: string; title: string; after: string[] }>(one.ok(["tasks", "review", "--json"]));
+    assert.deepEqual(tasks.map(({ task, title, after }) => [task, title, after.join()]).sort(), [
+      ["1", "theirs", ""],
+      ["2", "mine", ""],
+      ["later", "later", "2"],
+    ]);
+  }
+});
+
+test("post --sync: offline it is kept, exits 1 as unpushed, and the next sync sends it", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  fs.renameSync(net.remote, `${net.remote}.away`);
+  const kept = here.chat(["post", "review", "--as", "ann", "--title", "kept", "--body", "kept", "--sync", "--json"]);
+  const { error } = JSON.parse(kept.stderr) as { error: { code: string } };
+  assert.deepEqual([kept.status, error.code, rows<{ seq: number }>(kept.stdout)[0]!.seq], [1, "unpushed", 1]);
+  assert.equal(here.chat(["sync"]).status, 1);
+  here.post("ann", "too");
+  const claimed = here.chat(["post", "review", "--as", "ann", "--title", "third", "--body", "third", "--sync"]);
+  assert.match(claimed.stderr, /not pushed/);
+  fs.renameSync(`${net.remote}.away`, net.remote);
+  there.post("bob", "first on the remote");
+  there.sync();
+  here.sync();
+  there.sync();
+  assert.deepEqual([here.files(), there.files().length], [there.files(), 4]);
+  assert.deepEqual(there.read("cat"), ["first on the remote", "kept", "too", "third"]);
+  here.ok(["post", "review", "--as", "ann", "--title", "online", "--body", "x", "--sync"]);
+  assert.match(net.log()[0]!, /review: #5 from ann/);
+  assertLinear(net);
+});
+
+test("sync: one commit for one sync, none where nothing is new; its subject says what went", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.post("ann", "a");
+  here.post("ann", "b");
+  here.post("bob", "c");
+  here.ok(["task", "review", "work", "--as", "ann"]);
+  const before = net.log().length;
+  here.sync();
+  assert.equal(net.log().length, before + 1);
+  assert.match(net.log()[0]!, /^review: .*#1 #2 from ann/);
+  assert.match(net.log()[0]!, /#3 from bob/);
+  assert.match(net.log()[0]!, /task-1 open/);
+  here.sync();
+  there.sync();
+  there.sync();
+  assert.equal(net.log().length, before + 1);
+  assert.equal(net.git(net.remote, "log", "-1", "--format=%B", "main").trim().includes("\n"), false);
+  assertLinear(net);
+});
+
+test("sync: while others push first it tries again, --tries often", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  const count = path.join(net.box.dir, "count");
+  const first = `if [[ " $* " == *" push "* && -z $IN ]]; then export IN=1; n=$(cat "${count}" 2>/dev/null || echo 0)
+if (( n < 3 )); then echo $((n + 1)) > "${count}"; ${AC} post review --root "${there.root}" --as eve --title "n$n" --body x --sync >&2; fi; fi`;
+  const PATH = gitThatFirst(net.box, first);
+  here.post("ann", "last");
+  const few = here.chat(["sync", "--tries", "2", "--json"], { env: { PATH } });
+  assert.deepEqual([few.status, /"unpushed"/.test(few.stderr)], [1, true], few.stderr);
+  here.ok(["sync"], { env: { PATH } });
+  there.sync();
+  assert.deepEqual(there.files(), ["0001-eve-n0.md", "0002-eve-n1.md", "0003-eve-n2.md", "0004-ann-last.md"]);
+  assert.deepEqual(here.files(), there.files());
+  assertLinear(net);
+});

@@ -1,0 +1,245 @@
+// Roots on several machines that share one through a git remote: what each reader sees, and what becomes of numbers.
+import assert from "node:assert/strict";
+import fs from "node:fs";
+import { test } from "node:test";
+import { listening, rows, until } from "./helpers.ts";
+import { assertLinear, fleet, pair } from "./machines.ts";
+
+test("sync: what was not pushed is put after what was, with its answers, its attachments and every cursor", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.post("ann", "first");
+  here.sync();
+  there.sync();
+  assert.deepEqual(there.read("bob"), ["first"]);
+  here.post("ann", "theirs"); // #2
+  fs.mkdirSync(here.at("review", "_files", "0002"), { recursive: true });
+  fs.writeFileSync(here.at("review", "_files", "0002", "log.txt"), "theirs\n");
+  there.post("cat", "mine", "--body", "see _files/0002/log.txt"); // #2 too
+  fs.mkdirSync(there.at("review", "_files", "0002", "deep"), { recursive: true });
+  fs.writeFileSync(there.at("review", "_files", "0002", "log.txt"), "mine\n");
+  fs.writeFileSync(there.at("review", "_files", "0002", "deep", "x.bin"), Buffer.from([0, 255, 13, 10]));
+  there.post("dan", "answer", "--reply", "2", "--to", "all"); // #3
+  there.post("dan", "to the first", "--reply", "1", "--to", "all"); // #4
+  assert.deepEqual(there.read("bob"), ["mine", "answer", "to the first"]);
+  here.sync();
+  const { renumbered } = there.sync();
+  assert.deepEqual(
+    renumbered.map(({ was, seq, reply_to }) => [was, seq, reply_to]),
+    [
+      [2, 3, null],
+      [3, 4, 3],
+      [4, 5, 1],
+    ],
+  );
+  here.sync();
+  const names = [
+    "0001-ann-first.md",
+    "0002-ann-theirs.md",
+    "0003-cat-mine.md",
+    "0004-dan-answer.md",
+    "0005-dan-to-the-first.md",
+  ];
+  for (const one of [here, there]) {
+    assert.deepEqual(one.files(), names);
+    const text = (...parts: string[]): string => fs.readFileSync(one.at("review", ...parts), "latin1");
+    assert.match(text("0003-cat-mine.md"), /^seq: 3$[^]*see _files\/0003\/log\.txt/m);
+    assert.match(text("0004-dan-answer.md"), /^seq: 4$[^]*^reply_to: 3$/m);
+    assert.deepEqual(
+      [text("_files", "0002", "log.txt"), text("_files", "0003", "log.txt"), text("_files", "0003", "deep", "x.bin")],
+      ["theirs\n", "mine\n", "\x00\xff\r\n"],
+    );
+    assert.equal(fs.existsSync(one.at("review", "_files", "0002", "deep")), false);
+  }
+  assert.deepEqual(
+    [there.read("bob"), there.read("bob"), here.read("bob")],
+    [["theirs"], [], ["first", "theirs", "mine", "answer", "to the first"]],
+  );
+  assertLinear(net);
+});
+
+test("sync: a title in two places at once keeps both messages, and who posts meanwhile is after all of them", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.post("ann", "same", "--body", "one");
+  there.post("ann", "same", "--body", "other"); // the very same file name
+  here.sync();
+  there.sync();
+  here.sync();
+  assert.deepEqual(
+    [here.files(), there.files()],
+    [
+      ["0001-ann-same.md", "0002-ann-same.md"],
+      ["0001-ann-same.md", "0002-ann-same.md"],
+    ],
+  );
+  assert.match(fs.readFileSync(here.at("review", "0001-ann-same.md"), "utf8"), /\none\n/);
+  assert.match(fs.readFileSync(here.at("review", "0002-ann-same.md"), "utf8"), /\nother\n/);
+  assert.equal(there.post("bob", "next"), 3);
+});
+
+test("sync: a wait, and one for an answer, go on over new numbers: each message is shown once", async (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  there.post("bob", "question"); // #1, and #2 after the sync
+  const waits = [
+    there.start(["wait", "review", "--as", "bob", "--reply-to", "1", "--json", "--timeout", "20"]),
+    there.start(["wait", "review", "--as", "dan", "--from", "eve", "--json", "--timeout", "20"]),
+  ];
+  await Promise.all(waits.map(listening));
+  here.post("ann", "theirs");
+  here.post("ann", "not an answer to it", "--reply", "1");
+  here.sync();
+  there.sync();
+  here.sync();
+  here.post("ann", "the answer", "--reply", "3"); // theirs are #1 and #2
+  here.post("eve", "to all");
+  here.sync();
+  there.sync();
+  const [answer, news] = await Promise.all(waits.map(({ ended }) => ended));
+  const shown = (out: string): unknown[] =>
+    rows<{ title: string; reply_to: unknown }>(out).map(({ title, reply_to }) => [title, reply_to]);
+  assert.deepEqual([answer!.status, shown(answer!.stdout)], [0, [["the answer", 3]]], answer!.stderr);
+  assert.deepEqual([news!.status, shown(news!.stdout)], [0, [["to all", null]]], news!.stderr);
+  assert.deepEqual(there.read("bob"), ["theirs", "not an answer to it", "to all"]);
+  assert.deepEqual(there.read("dan"), ["theirs", "not an answer to it", "question"]);
+});
+
+test("ask --sync: a question that got another number is answered by that one, and the wait says so", async (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.post("ann", "before it");
+  here.sync();
+  const asked = there.start([
+    "ask",
+    "review",
+    "--as",
+    "bob",
+    "--to",
+    "ann",
+    "--body",
+    "ready?",
+    "--timeout",
+    "20",
+    "--json",
+  ]);
+  const synced = there.start([
+    "ask",
+    "review",
+    "--as",
+    "cat",
+    "--to",
+    "ann",
+    "--body",
+    "and now?",
+    "--sync",
+    "--timeout",
+    "20",
+    "--json",
+  ]);
+  await until("both are asked", () => /"seq":/.test(synced.output()) && /"seq":/.test(asked.output()));
+  there.sync();
+  here.sync();
+  const numberOf = (from: string): string =>
+    String(
+      Number.parseInt(
+        here.files().find((file) => file.includes(`-${from}-`))!,
+        10,
+      ),
+    );
+  assert.deepEqual([numberOf("bob"), numberOf("cat")].sort(), ["2", "3"]);
+  here.post("ann", "yes, bob", "--reply", numberOf("bob"));
+  here.post("ann", "yes, cat", "--reply", numberOf("cat"));
+  here.sync();
+  there.sync();
+  for (const [{ ended }, title] of [
+    [asked, "yes, bob"],
+    [synced, "yes, cat"],
+  ] as const) {
+    const { status, stdout, stderr } = await ended;
+    assert.equal(status, 0, stderr);
+    assert.equal(rows<{ title?: string }>(stdout).at(-1)?.title, title);
+  }
+});
+
+test("sync: a message deleted by hand, here or there, is put back; so is a channel", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.ok(["init", "other"]);
+  here.ok(["post", "other", "--as", "ann", "--title", "o", "--body", "o"]);
+  for (const title of ["a", "b"]) here.post("ann", title);
+  here.sync();
+  there.sync();
+  fs.unlinkSync(here.at("review", "0001-ann-a.md"));
+  fs.rmSync(here.at("other"), { recursive: true });
+  const { notes } = here.sync();
+  assert.match(notes.join("\n"), /0001-ann-a\.md had been deleted here/);
+  assert.deepEqual([here.files(), here.files("other")], [["0001-ann-a.md", "0002-ann-b.md"], ["0001-ann-o.md"]]);
+  assert.ok(fs.existsSync(here.at("other", "_meta.json")));
+  there.git("rm", "-q", "review/0002-ann-b.md");
+  there.git("commit", "-q", "-m", "by hand");
+  there.git("push", "-q", "origin", "HEAD:main");
+  here.sync();
+  there.sync();
+  assert.deepEqual(
+    [here.files(), there.files()],
+    [
+      ["0001-ann-a.md", "0002-ann-b.md"],
+      ["0001-ann-a.md", "0002-ann-b.md"],
+    ],
+  );
+  fs.rmSync(there.at("review"), { recursive: true });
+  fs.rmSync(there.at("other"), { recursive: true });
+  there.sync();
+  assert.deepEqual([there.files(), there.files("other")], [here.files(), here.files("other")]);
+});
+
+test("sync: commits made by hand that diverged are put after the remote's, in one line", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.post("ann", "theirs");
+  here.sync();
+  there.post("bob", "mine");
+  there.git("add", "-A");
+  there.git("commit", "-q", "-m", "by hand 1");
+  there.post("bob", "more", "--reply", "1");
+  there.git("add", "-A");
+  there.git("commit", "-q", "-m", "by hand 2");
+  there.sync();
+  here.sync();
+  assert.deepEqual(here.files(), ["0001-ann-theirs.md", "0002-bob-mine.md", "0003-bob-more.md"]);
+  assert.match(fs.readFileSync(here.at("review", "0003-bob-more.md"), "utf8"), /^reply_to: 2$/m);
+  assert.equal(there.git("status", "--porcelain"), "");
+  assertLinear(net);
+});
+
+test("sync: a remote branch that was rewritten, set back or deleted loses nothing of what is here", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  const empty = net.git(net.remote, "rev-parse", "main").trim();
+  for (const title of ["a", "b"]) {
+    here.post("ann", title);
+    here.sync();
+  }
+  there.sync();
+  net.git(net.remote, "update-ref", "refs/heads/main", empty); // set back
+  there.post("bob", "c");
+  there.sync();
+  assert.deepEqual(
+    [net.git(net.remote, "ls-tree", "--name-only", "main:review").match(/\d+-\w+-\w+/g), there.files().length],
+    [["0001-ann-a", "0002-ann-b", "0003-bob-c"], 3],
+  );
+  net.git(net.remote, "update-ref", "refs/heads/main", empty);
+  const other = net.joined("other");
+  other.post("cat", "x");
+  other.sync(); // rewritten: another #1
+  here.sync();
+  there.sync();
+  here.sync();
+  other.sync();
+  assert.deepEqual([here.files(), there.files()], [other.files(), other.files()]);
+  assert.deepEqual(other.read("dan").sort(), ["a", "b", "c", "x"]);
+  net.git(net.remote, "update-ref", "-d", "refs/heads/main"); // deleted
+  here.sync();
+  assert.equal(net.git(net.remote, "rev-parse", "main"), here.git("rev-parse", "HEAD"));
+});
