@@ -4423,7 +4423,12 @@ function assertIdle(root: string, dir: string): void {
 }
 
 /** Refuses a branch that holds somebody's code: at its top there are only channels, and what says how to treat them. */
-async function assertOurs(place: GitPlace, rev: string, what: string): Promise<void> {
+async function assertOurs(
+  place: GitPlace,
+  rev: string,
+  what: string,
+  mend = "agent-chat sync --init URL --branch agent-chat",
+): Promise<void> {
   const rows = splitRows(await git(place, ["ls-tree", "-z", rev])).map(treeRow);
   const others = rows.filter(({ name }) => !/^\.|^(readme|licen[cs]e|copying|notice)\b/i.test(name));
   const asked = others.map(({ name }) => `${rev}:${name.replaceAll("\n", "/")}/_meta.json\n`);
@@ -4432,7 +4437,14 @@ async function assertOurs(place: GitPlace, rev: string, what: string): Promise<v
   const foreign = others.find(({ mode }, i) => mode !== "040000" || !/^\S+ blob \d+$/.test(found[i]!));
   if (foreign === undefined) return;
   const message = `${what} holds more than channels (${quoted(foreign.name)}): it is somebody's branch, and no message is put there`;
-  throw new ChatError("no_repo", message, "agent-chat sync --init URL --branch agent-chat");
+  throw new ChatError("no_repo", message, mend);
+}
+
+/** The same for the commit that a root is at: on somebody's branch, the root is to be another folder. */
+async function assertOwnBranch(place: GitPlace, root: string, here: string): Promise<void> {
+  const branch = (await tryGit(place, ["symbolic-ref", "-q", "--short", "HEAD"])).out.toString().trim();
+  const mend = `agent-chat sync --init URL --root ${shellWord(path.join(root, ".agent-chat"))}`;
+  await assertOurs(place, here, `the branch ${branch} of ${root}`, mend);
 }
 
 function splitRows(out: Buffer): string[] {
@@ -4525,10 +4537,12 @@ async function reinit(
   branch: string | undefined,
   config: ReadonlyMap<string, string>,
 ): Promise<void> {
+  const here = await oidOf(place, "HEAD");
+  const begun = here !== undefined;
+  if (begun) await assertOwnBranch(place, root, here);
   const remote = remoteNamed(config, url);
   if (remote === undefined) await mendRemote(place, root, url, config);
   const now = (await tryGit(place, ["symbolic-ref", "-q", "--short", "HEAD"])).out.toString().trim();
-  const begun = (await oidOf(place, "HEAD")) !== undefined;
   if (begun && (branch === undefined || branch === now || now === "")) return;
   if (begun) await git(place, ["branch", "-m", branch!]);
   await follows(place, branch ?? "main", remote ?? "origin");
@@ -4555,7 +4569,7 @@ async function keepOut(place: GitPlace, root: string, top: string): Promise<void
   const tracked = splitRows(await git(place, ["ls-files", "-z"]));
   if (tracked.length > 0) {
     const message = `${plural(tracked.length, "file")} of ${root} are on a branch of ${top}: take them off it first`;
-    throw new ChatError("no_repo", message, `git rm -r --cached ${shellWord(root)}`);
+    throw new ChatError("no_repo", message, `git -C ${shellWord(top)} rm -r -q --cached ${shellWord(root)}`);
   }
   const exclude = path.resolve(root, (await git(place, ["rev-parse", "--git-path", "info/exclude"])).toString().trim());
   const line = `/${path.relative(top, realFolder(root)!).split(path.sep).join("/")}/`;
@@ -4756,7 +4770,9 @@ function touch(file: string): void {
 async function syncNow(run: Sync): Promise<void> {
   const { repo, how } = run;
   const { tries = SYNC_TRIES } = how;
-  if ((await oidOf(repo, "HEAD")) === undefined) await git(repo, ["read-tree", "--empty"]);
+  const here = await oidOf(repo, "HEAD");
+  if (here !== undefined) await assertOursHere(run, here);
+  if (here === undefined) await git(repo, ["read-tree", "--empty"]);
   else await indexAsHead(run);
   await finishIncoming(run);
   for (let left = tries; ; left--) {
@@ -4861,7 +4877,6 @@ async function takeIn(run: Sync, here: string | undefined, theirs: string): Prom
   if (base === theirs) return;
   if (base === undefined)
     await assertOurs(repo, theirs, `the branch ${repo.upstream.replace("refs/heads/", "")} of ${repo.remote}`);
-  else if (base !== here && here !== undefined) await assertOursHere(run, here);
   run.incoming = theirs;
   writeWhole(incomingPath(repo), theirs);
   for (const row of splitRows(await git(repo, ["ls-files", "-t", "-z"])))
@@ -4887,7 +4902,7 @@ async function takeIn(run: Sync, here: string | undefined, theirs: string): Prom
 /** Asked once: whatever comes later to a branch of messages, it is one. */
 async function assertOursHere({ repo, root }: Sync, here: string): Promise<void> {
   if (repo.ours) return;
-  await assertOurs(repo, here, `the branch ${repo.branch} of ${root}`);
+  await assertOwnBranch(repo, root, here);
   await git(repo, ["config", `branch.${repo.branch}.agentchat`, "true"]);
 }
 
@@ -5506,7 +5521,6 @@ async function takeCursor(
 async function commitHere(run: Sync): Promise<void> {
   const { repo, root } = run;
   const here = await oidOf(repo, "HEAD");
-  if (here !== undefined) await assertOursHere(run, here);
   const channels = listChannels(root, (note) => run.notes.add(note));
   for (let left = LISTINGS; ; left--) {
     const found = await changedHere(run, channels, here);

@@ -231,3 +231,46 @@ test("reference: posts and reads in a root between syncs; its messages travel, a
   assert.match(ref("one", "read", "r", "--as", "carol"), /seq: 4\n/);
   assert.deepEqual(news("two", "dave"), []);
 });
+
+test("sync: in a work tree that holds code it touches neither branch nor index, whoever is ahead, and says where a root can be", (t) => {
+  const { ac, git, fails, path: at } = inCode(t);
+  ac("code", "init", "r");
+  git("code", "add", "r");
+  git("code", "commit", "-q", "-m", "with a channel");
+  git("code", "push", "-q", "up", "main");
+  fs.appendFileSync(at("code", "a.c"), "int y;\n");
+  git("code", "commit", "-q", "-a", "-m", "more");
+  git("code", "push", "-q", "up", "main");
+  git("code", "reset", "-q", "--hard", "HEAD~1");
+  fs.appendFileSync(at("code", "a.c"), "int z;\n");
+  git("code", "add", "a.c");
+  const state = (): string[] => [["rev-parse", "HEAD"], ["symbolic-ref", "HEAD"], ["status", "--short"], ["config", "--list", "--local"]].map((args) => git("code", ...args));
+  const before = state();
+  git(".", "init", "-q", "--bare", "chat.git");
+  ac("other", "init", "x");
+  ac("other", "sync", "--init", "chat.git");
+  for (const args of [[], ["--init", "up"], ["--init", "up", "--branch", "z"], ["--init", "chat.git"], ["--init", "chat.git", "--branch", "z"]]) {
+    const { message, try: mend } = fails("code", 1, "no_repo", "sync", ...args);
+    assert.equal(message, `the branch main of ${at("code")} holds more than channels ("a.c"): it is somebody's branch, and no message is put there`);
+    assert.equal(mend, `agent-chat sync --init URL --root ${at("code", ".agent-chat")}`);
+    assert.deepEqual(state(), before);
+  }
+  assert.match(ac("code/.agent-chat", "sync", "--init", "chat.git"), /: 1 message sent, 0 came\n/);
+  assert.deepEqual(state(), before.map((text) => text.replace("?? .agent-chat/\n", "")));
+  git("code", "rm", "-r", "-q", "--cached", "r"); // what is tracked by it already is named
+  fs.writeFileSync(at("code", "r", "0001-x-y.md"), "");
+  git("code", "add", "-f", "r");
+  assert.equal(fails("code/r", 1, "no_repo", "sync", "--init", "chat.git").try, `git -C ${at("code")} rm -r -q --cached ${at("code", "r")}`);
+});
+
+test("sync: goes on where something was added to git's index by hand, and changed again", (t) => {
+  const { ac, git, hub, path: at } = begun(t);
+  ac("one", "sync", "--init", hub);
+  ac("one", "join", "r", "--as", "alice");
+  git("one", "add", "-A");
+  ac("one", "join", "r", "--as", "bob");
+  ac("one", "sync");
+  ac("two", "sync", "--init", hub);
+  assert.equal(fs.readFileSync(at("two", "r", "_meta.json"), "utf8"), fs.readFileSync(at("one", "r", "_meta.json"), "utf8"));
+  assert.equal(git("one", "status", "--short"), "");
+});
