@@ -4361,10 +4361,10 @@ async function openRepo(root: string, { remote, signal, timeout = SILENCE_S }: S
   const [tree, config, head] = await Promise.all([workTree(bare), gitConfig(bare), named]);
   if (tree === undefined || tree.top !== realFolder(root)) throw twoWays(root, tree?.top);
   const place = { ...bare, env: gitEnvironment(config) };
+  assertIdle(root, tree.dir); // before the branch: a rebase is on none
   const branch = head.out.toString().trim();
   if (head.code !== 0)
     throw new ChatError("no_repo", `${root} is on no branch`, `git -C ${shellWord(root)} switch BRANCH`);
-  assertIdle(root, tree.dir);
   const names = remotesIn(config);
   const chosen = remote ?? config.get(`branch.${branch}.remote`) ?? (names.includes("origin") ? "origin" : names[0]);
   if (chosen === undefined || !names.includes(chosen)) throw noRemote(root, chosen, names);

@@ -333,3 +333,36 @@ test("sync: carries two messages that still share a number; renumber and the nex
   assert.deepEqual(files("one"), files("two"));
   assert.deepEqual([news("one", "carol"), news("two", "carol")], [["after"], ["after"]]);
 });
+
+test("sync: a merge or rebase by hand that met a conflict is named; given up, the sync settles what both claimed", (t) => {
+  for (const way of ["--no-rebase", "--rebase"]) {
+    const { ac, git, tryGit, commit, files, fails, path: at, news } = clones(t);
+    ac("one", "claim", "r", "1", "--as", "alice");
+    ac("two", "claim", "r", "1", "--as", "bob");
+    for (const root of ["one", "two"]) commit(root);
+    git("one", "push", "-q");
+    assert.equal(tryGit("two", "pull", way, "--no-edit").status, 1);
+    const what = way === "--rebase" ? "rebase" : "merge";
+    const { message, try: mend } = fails("two", 1, "no_repo", "sync");
+    assert.deepEqual([message, mend], [`a ${what} is under way in ${at("two")}: finish it, or give it up with --abort`, `git -C ${at("two")} ${what} --continue`]);
+    git("two", what, "--abort");
+    ac("two", "sync");
+    assert.deepEqual(files("two").filter((file) => file.startsWith("task-1")), ["task-1.CLAIMED-alice.md"]);
+    assert.match(news("two", "bob").join(), /task-1 is not yours: on the remote alice has it/);
+  }
+});
+
+test("sync: members that joined on both sides, a conflict by hand, are all members then", (t) => {
+  const { ac, git, tryGit, commit, path: at } = clones(t, "--members", "alice");
+  ac("one", "join", "r", "--as", "carol");
+  ac("two", "join", "r", "--as", "dave");
+  for (const root of ["one", "two"]) commit(root);
+  git("one", "push", "-q");
+  assert.match(tryGit("two", "pull", "--no-rebase", "--no-edit").stdout, /CONFLICT \(content\): Merge conflict in r\/_meta\.json/);
+  git("two", "merge", "--abort");
+  for (const root of ["two", "one"]) {
+    ac(root, "sync");
+    const { members } = JSON.parse(fs.readFileSync(at(root, "r", "_meta.json"), "utf8")) as { members: string[] };
+    assert.deepEqual(members, ["alice", "carol", "dave"]);
+  }
+});
