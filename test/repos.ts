@@ -55,3 +55,18 @@ export function place(t: TestContext) {
     },
   };
 }
+
+/** Two clones of a root with one message and two tasks, made by hand. */
+export function clones(t: TestContext, ...init: string[]) {
+  const at = place(t);
+  at.git(".", "init", "-q", "--bare", "hub.git");
+  at.ac("one", "init", "r", ...init);
+  at.ac("one", "post", "r", "--as", "alice", "--body", "first");
+  for (const id of ["1", "2"]) at.ac("one", "task", "r", `task ${id}`, "--as", "alice", "--id", id);
+  at.git("one", "init", "-q");
+  at.git("one", "remote", "add", "origin", "../hub.git");
+  at.commit("one", "start");
+  at.git("one", "push", "-q", "-u", "origin", "main");
+  at.git(".", "clone", "-q", "hub.git", "two");
+  return at;
+}
