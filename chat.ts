@@ -4903,7 +4903,7 @@ async function takeIn(run: Sync, here: string | undefined, theirs: string): Prom
 async function assertOursHere({ repo, root }: Sync, here: string): Promise<void> {
   if (repo.ours) return;
   await assertOwnBranch(repo, root, here);
-  await git(repo, ["config", `branch.${repo.branch}.agentchat`, "true"]);
+  await tryGit(repo, ["config", `branch.${repo.branch}.agentchat`, "true"]);
 }
 
 async function baseOf(repo: Repo, one: string, other: string): Promise<string | undefined> {
@@ -6243,6 +6243,7 @@ export const COMMANDS = {
       const named = chosen(call);
       const channels = call.operands.length > 0 ? named : () => listChannels(call.root, once(call.note));
       const every = given.sync === undefined ? undefined : parseSeconds("--sync", given.sync);
+      if (every !== undefined) await openRepo(call.root, {}); // what no waiting mends is said at once
       if (given.task !== undefined || given.tasks)
         return pulling(call, every, () => waitAndShowTasks(call, given, channels));
       for (const channel of named) noteStranger(call, channel, agent);
@@ -6796,15 +6797,13 @@ async function syncTask(call: Call, channel: Channel, task: string, state: strin
   if (others.length > 0) throw refusal(channel, task, others);
 }
 
-const LATER_PERHAPS: readonly ErrorCode[] = ["remote", "locked", "git", "io", "no_access", "no_space"];
-
 /** Fetches and takes in; without the remote, what is here has to do. */
 async function pullOrNote({ root, note }: Call, signal?: AbortSignal): Promise<void> {
   try {
     const pull = (stop: AbortSignal): Promise<Synced> => sync(root, { pull: true, signal: stop });
     syncNotes(await (signal === undefined ? interruptible(pull) : pull(signal))).forEach(note);
   } catch (error) {
-    if (!(error instanceof ChatError) || !LATER_PERHAPS.includes(error.code)) throw error;
+    if (!(error instanceof ChatError) || EXIT[error.code] !== 1) throw error;
     note(`not fetched: ${error.message}`);
   }
 }
@@ -6813,7 +6812,6 @@ async function pullOrNote({ root, note }: Call, signal?: AbortSignal): Promise<v
 async function pulling(call: Call, every: number | undefined, body: () => Promise<void>): Promise<void> {
   if (every === undefined) return body();
   const stop = new AbortController();
-  await openRepo(call.root, { signal: stop.signal }); // what no waiting mends is said at once
   const quiet = { ...call, note: once(call.note) };
   const pullAgain = async (): Promise<void> => {
     while (!stop.signal.aborted) {
