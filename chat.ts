@@ -4423,12 +4423,7 @@ function assertIdle(root: string, dir: string): void {
 }
 
 /** Refuses a branch that holds somebody's code: at its top there are only channels, and what says how to treat them. */
-async function assertOurs(
-  place: GitPlace,
-  rev: string,
-  what: string,
-  mend = "agent-chat sync --init URL --branch agent-chat",
-): Promise<void> {
+async function assertOurs(place: GitPlace, rev: string, what: string, mend = ELSEWHERE): Promise<void> {
   const rows = splitRows(await git(place, ["ls-tree", "-z", rev])).map(treeRow);
   const others = rows.filter(({ name }) => !/^\.|^(readme|licen[cs]e|copying|notice)\b/i.test(name));
   const asked = others.map(({ name }) => `${rev}:${name.replaceAll("\n", "/")}/_meta.json\n`);
@@ -4436,15 +4431,16 @@ async function assertOurs(
   const found = input === "" ? [] : (await git(place, ["cat-file", "--batch-check"], { input })).toString().split("\n");
   const foreign = others.find(({ mode }, i) => mode !== "040000" || !/^\S+ blob \d+$/.test(found[i]!));
   if (foreign === undefined) return;
-  const message = `${what} holds more than channels (${quoted(foreign.name)}): it is somebody's branch, and no message is put there`;
-  throw new ChatError("no_repo", message, mend);
+  throw somebodys(what, foreign.name, mend);
 }
 
-/** The same for the commit that a root is at: on somebody's branch, the root is to be another folder. */
-async function assertOwnBranch(place: GitPlace, root: string, here: string): Promise<void> {
-  const branch = (await tryGit(place, ["symbolic-ref", "-q", "--short", "HEAD"])).out.toString().trim();
-  const mend = `agent-chat sync --init URL --root ${shellWord(path.join(root, ".agent-chat"))}`;
-  await assertOurs(place, here, `the branch ${branch} of ${root}`, mend);
+const ELSEWHERE = "agent-chat sync --init URL --branch agent-chat";
+const below = (root: string): string =>
+  `agent-chat sync --init URL --root ${shellWord(path.join(root, ".agent-chat"))}`;
+
+function somebodys(what: string, name: string, mend: string): ChatError {
+  const message = `${what} holds more than channels (${quoted(name)}): it is somebody's, and no message is put there`;
+  return new ChatError("no_repo", message, mend);
 }
 
 function splitRows(out: Buffer): string[] {
@@ -4539,7 +4535,7 @@ async function reinit(
 ): Promise<void> {
   const here = await oidOf(place, "HEAD");
   const begun = here !== undefined;
-  if (begun) await assertOwnBranch(place, root, here);
+  if (begun) await assertOurs(place, here, `the branch of ${root}`, below(root));
   const remote = remoteNamed(config, url);
   if (remote === undefined) await mendRemote(place, root, url, config);
   const now = (await tryGit(place, ["symbolic-ref", "-q", "--short", "HEAD"])).out.toString().trim();
@@ -4572,7 +4568,8 @@ async function keepOut(place: GitPlace, root: string, top: string): Promise<void
     throw new ChatError("no_repo", message, `git -C ${shellWord(top)} rm -r -q --cached ${shellWord(root)}`);
   }
   const exclude = path.resolve(root, (await git(place, ["rev-parse", "--git-path", "info/exclude"])).toString().trim());
-  const line = `/${path.relative(top, realFolder(root)!).split(path.sep).join("/")}/`;
+  const inside = path.relative(top, realFolder(root)!).split(path.sep).join("/");
+  const line = `/${inside.replace(/[\\*?[]/g, "\\$&")}/`;
   if (readIfPossible(exclude).split("\n").includes(line)) return;
   makeFolder(path.dirname(exclude));
   fs.appendFileSync(exclude, `${line}\n`);
@@ -4770,9 +4767,9 @@ function touch(file: string): void {
 async function syncNow(run: Sync): Promise<void> {
   const { repo, how } = run;
   const { tries = SYNC_TRIES } = how;
-  const here = await oidOf(repo, "HEAD");
-  if (here !== undefined) await assertOursHere(run, here);
-  if (here === undefined) await git(repo, ["read-tree", "--empty"]);
+  const head = await oidOf(repo, "HEAD");
+  await assertOursHere(run, head);
+  if (head === undefined) await git(repo, ["read-tree", "--empty"]);
   else await indexAsHead(run);
   await finishIncoming(run);
   for (let left = tries; ; left--) {
@@ -4899,11 +4896,19 @@ async function takeIn(run: Sync, here: string | undefined, theirs: string): Prom
   removeIfPresent(fs.unlinkSync, incomingPath(repo));
 }
 
-/** Asked once: whatever comes later to a branch of messages, it is one. */
-async function assertOursHere({ repo, root }: Sync, here: string): Promise<void> {
+/** Before anything is touched, and asked once: whatever comes later to a branch of messages, it is one. */
+async function assertOursHere({ repo, root }: Sync, here: string | undefined): Promise<void> {
   if (repo.ours) return;
-  await assertOwnBranch(repo, root, here);
+  if (here === undefined) return assertNoneStaged(repo, root);
+  await assertOurs(repo, here, `the branch ${repo.branch} of ${root}`, below(root));
   await tryGit(repo, ["config", `branch.${repo.branch}.agentchat`, "true"]);
+}
+
+/** What somebody is about to commit first is theirs. */
+async function assertNoneStaged(repo: Repo, root: string): Promise<void> {
+  const isOurs = (file: string): boolean => file.startsWith(".") || isChannel(path.join(root, file.split("/")[0]!));
+  const staged = splitRows(await git(repo, ["ls-files", "-z"])).find((file) => !isOurs(file));
+  if (staged !== undefined) throw somebodys(`what is to be committed in ${root}`, staged, below(root));
 }
 
 async function baseOf(repo: Repo, one: string, other: string): Promise<string | undefined> {

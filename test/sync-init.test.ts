@@ -53,7 +53,7 @@ test("sync --init: an empty root and an empty remote; what is posted there comes
   assert.equal(there.sync("--init", net.remote).commit, synced.commit, "once more, it is no error and changes nothing");
 });
 
-test("sync --init: an empty root and an empty remote need not be there: --branch names the branch", (t) => {
+test("sync --init --branch: names the branch; what git takes for no name is exit 64", (t) => {
   const net = fleet(t);
   const here = net.machine("here");
   here.ok(["init", "review"]);
@@ -121,6 +121,9 @@ test("sync --init NAME in a code repository: a work tree of a branch of it; its 
   assert.equal(net.git(origin, "rev-parse", "main"), before[1]);
   assert.match(net.git(origin, "ls-tree", "-r", "--name-only", "agent-chat"), /0002-ann-more/);
   assert.doesNotMatch(net.git(origin, "ls-tree", "-r", "--name-only", "agent-chat"), /main\.c/);
+  net.git(code, "worktree", "prune");
+  net.git(code, "gc", "-q", "--prune=now");
+  assert.equal(here.git("status", "--porcelain"), "");
   const clone = net.machine("clone/.agent-chat");
   net.git(net.box.dir, "clone", "-q", origin, "clone");
   clone.ok(["sync", "--init", origin], { cwd: path.join(net.box.dir, "clone") }); // by the URL
@@ -184,11 +187,43 @@ test("sync: in somebody's code branch it refuses, changes nothing and names the 
   net.git(code, "rm", "-rq", "--cached", "chat");
   assert.deepEqual(snapshot(net, code), before);
   top.ok(["init", "talk"]); // the root is the code's work tree itself
+  const all = snapshot(net, code);
+  assert.match(top.chat(["sync"]).stderr, /try: agent-chat sync --init URL --root \S+\/\.agent-chat/);
   const { status, stderr } = top.chat(["sync"]);
   assert.equal(status, 1, stderr);
-  assert.match(stderr, /somebody's branch/);
-  assert.equal(net.git(origin, "rev-parse", "main"), before[1]);
-  assert.equal(net.git(code, "rev-parse", "HEAD"), before[1]);
+  assert.match(stderr, /it is somebody's/);
+  net.git(net.box.dir, "clone", "-q", origin, "other");
+  net.git(`${net.box.dir}/other`, "commit", "-q", "--allow-empty", "-m", "more code");
+  net.git(`${net.box.dir}/other`, "push", "-q", "origin", "main");
+  assert.equal(top.chat(["read", "talk", "--as", "bob", "--sync"]).status, 0);
+  assert.equal(top.chat(["sync"]).status, 1);
+  assert.deepEqual(snapshot(net, code), all, "neither the index nor the branch, though the remote is ahead");
+  net.git(code, "remote", "remove", "origin");
+  assert.match(top.chat(["sync", "--init", net.remote]).stderr, /it is somebody's/);
+  assert.equal(net.git(code, "remote"), "");
+});
+
+test("sync --init: what is staged for a first commit in the root is somebody's, and stays staged", (t) => {
+  const net = fleet(t);
+  const here = net.machine("here");
+  here.ok(["init", "review"]);
+  here.git("init", "-q", "-b", "main");
+  fs.writeFileSync(here.at("main.c"), "int main;\n");
+  here.git("add", "main.c");
+  const refused = here.chat(["sync", "--init", net.remote]);
+  assert.deepEqual([refused.status, /it is somebody's/.test(refused.stderr)], [1, true], refused.stderr);
+  assert.equal(here.git("ls-files"), "main.c\n");
+});
+
+test("sync --init in a code repository: a folder whose name is a pattern to git is left alone by that too", (t) => {
+  const net = fleet(t);
+  const { code } = codeRepository(net);
+  const before = snapshot(net, code)[0];
+  const here = net.machine("code/a [chat]*");
+  here.ok(["init", "review"]);
+  here.post("ann", "hello");
+  here.ok(["sync", "--init", net.remote], { cwd: code });
+  assert.equal(net.git(code, "status", "--porcelain"), before);
 });
 
 test("sync --init: a remote whose branch is code is refused, and --branch makes one beside it", (t) => {
@@ -197,7 +232,7 @@ test("sync --init: a remote whose branch is code is refused, and --branch makes 
   const head = net.git(origin, "rev-parse", "main");
   const here = net.machine("here");
   here.ok(["init", "review"]);
-  assert.match(here.chat(["sync", "--init", origin]).stderr, /somebody's branch/);
+  assert.match(here.chat(["sync", "--init", origin]).stderr, /it is somebody's/);
   assert.deepEqual([fs.existsSync(here.at("main.c")), net.git(origin, "rev-parse", "main")], [false, head]);
   const other = net.machine("other");
   other.ok(["init", "review"]);
