@@ -4876,8 +4876,7 @@ async function takeIn(run: Sync, here: string | undefined, theirs: string): Prom
     await assertOurs(repo, theirs, `the branch ${repo.upstream.replace("refs/heads/", "")} of ${repo.remote}`);
   run.incoming = theirs;
   writeWhole(incomingPath(repo), theirs);
-  for (const row of splitRows(await git(repo, ["ls-files", "-t", "-z"])))
-    if (row.startsWith("S ")) run.hidden.add(row.slice(2));
+  for (const file of await hiddenIn(repo)) run.hidden.add(file);
   const changes = await changesOf(run, base, theirs);
   for (const channel of new Set(changes.map(({ place }) => place.channel))) {
     const own = changes.filter(({ place }) => place.channel === channel);
@@ -4928,7 +4927,7 @@ async function indexAsHead({ repo, root }: Sync): Promise<void> {
   const ran = await tryGit(repo, args);
   if (ran.code === 0) return;
   if (!/invalid path/.test(ran.err)) throw gitError(args, ran, false);
-  // Somebody pushed names that no git takes into an index, as ../x: it goes on without them, and so does the next commit.
+  // Somebody pushed names that no git takes into an index, as ../x: it goes on without them, as does the next commit.
   const rows = splitRows(await git(repo, ["ls-tree", "-r", "-z", "HEAD"]));
   const good = rows.filter((row) => placeOf(root, treeRow(row).name) !== undefined);
   await git(repo, ["read-tree", "--empty"]);
@@ -4943,6 +4942,25 @@ async function readIndex(run: Sync): Promise<void> {
   const paths = [...leftOut.keys()].filter((file) => !file.includes("\ufffd")).map((file) => `${file}\0`);
   if (paths.length > 0)
     await tryGit(repo, ["update-index", "-z", "--skip-worktree", "--stdin"], { input: paths.join("") });
+}
+
+/** What was left out. */
+async function hiddenIn(repo: Repo): Promise<string[]> {
+  const rows = splitRows(await git(repo, ["ls-files", "-t", "-z"]));
+  return rows.flatMap((row) => (row.startsWith("S ") ? [row.slice(2)] : []));
+}
+
+/** Messages here whose very name was left out: they are sent in place of that. */
+async function unhidden({ repo, root }: Sync): Promise<Set<string>> {
+  const isHere = (file: string): boolean => {
+    const { channel = "", name = "", kind } = placeOf(root, file) ?? {};
+    if (kind !== "message" || !fs.existsSync(path.join(root, file))) return false;
+    return inspect({ root, name: channel, path: path.join(root, channel) }, toEntry(name)).kind === "message";
+  };
+  const files = (await hiddenIn(repo)).filter(isHere);
+  const input = files.map((file) => `${file}\0`).join("");
+  if (files.length > 0) await git(repo, ["update-index", "-z", "--no-skip-worktree", "--stdin"], { input });
+  return new Set(files);
 }
 
 /** What differs between two commits, as far as it is to be taken in: nothing of it is trusted. */
@@ -5571,6 +5589,7 @@ async function changedHere(run: Sync, channels: readonly Channel[], here: string
   const found: News = { added: [], changed: new Set(), removed: [] };
   const folders = channels.map(({ name }) => `${name}/`);
   channels.forEach(letWriterFinish);
+  const spoilt = await unhidden(run);
   const [tracked, fresh, rows] = (
     await Promise.all([
       git(repo, ["ls-files", "-z", "--", ...ROOT_FILES]),
@@ -5583,7 +5602,8 @@ async function changedHere(run: Sync, channels: readonly Channel[], here: string
   const gone: string[] = [];
   for (let i = 0; i + 1 < rows.length; i += 2) {
     const [status, file] = [rows[i]!, rows[i + 1]!];
-    if (status === "D" && placeOf(root, file) !== undefined) gone.push(file);
+    if (spoilt.has(file)) found.added.push(file);
+    else if (status === "D" && placeOf(root, file) !== undefined) gone.push(file);
     else if (status === "M" && isToSend(run, file) && (await isChanged(run, file, here))) found.changed.add(file);
   }
   found.added.push(...found.changed);
@@ -5616,10 +5636,11 @@ function isToSend({ root, leftOut }: Sync, file: string): boolean {
   return reason === undefined;
 }
 
+/** Messages, and all of a channel that is gone; what else is gone here is taken off there. */
 async function putBack(run: Sync, gone: readonly string[], found: News, here: string | undefined): Promise<void> {
   const { root, repo } = run;
   const channels = new Set(gone.flatMap((file) => (kindOf(root, file) === "meta" ? [file.split("/")[0]] : [])));
-  const isMissed = (file: string): boolean => kindOf(root, file) === "message" || channels.has(file.split("/")[0]); // all of a channel that is gone
+  const isMissed = (file: string): boolean => kindOf(root, file) === "message" || channels.has(file.split("/")[0]);
   const missed = gone.filter(isMissed);
   found.removed.push(...gone.filter((file) => !isMissed(file)));
   if (missed.length === 0) return;

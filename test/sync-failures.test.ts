@@ -90,6 +90,36 @@ test("sync: what a remote has that is no message is left out and named; the next
   assertLinear(net);
 });
 
+test("sync: what a remote put where a message of here belongs, before or after it was pushed, makes room for it", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  pushByHand(net, [
+    ["120000", "review/0001-bob-mine.md", "/etc/hostname"],
+    ["100644", "review/0002-bob-next.md", "no message"],
+  ]);
+  there.post("bob", "mine");
+  assert.deepEqual(
+    there.sync().sent.map(({ seq }) => seq),
+    [1],
+  );
+  there.post("bob", "next"); // its name was left out before it was there
+  assert.deepEqual(
+    there.sync().sent.map(({ seq }) => seq),
+    [2],
+  );
+  pushByHand(net, [["100644", "review/0001-bob-mine.md", "spoilt"]]);
+  there.sync();
+  here.sync();
+  assert.deepEqual(
+    [here.read("cat"), there.read("cat")],
+    [
+      ["mine", "next"],
+      ["mine", "next"],
+    ],
+  );
+  assert.match(net.git(net.remote, "ls-tree", "main:review"), /^100644 blob \w+\t0001-bob-mine\.md$/m);
+});
+
 test("sync: a folder of the remote that becomes a channel only later comes then, with all it has", (t) => {
   const net = fleet(t);
   const [here] = pair(net);
