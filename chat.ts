@@ -4737,7 +4737,7 @@ function outcome(
   commit: string | undefined,
 ): Synced {
   const left_out = [...leftOut].map(([path, reason]) => ({ path, reason }));
-  const remote = `${repo.remote}/${repo.branch}`;
+  const remote = repo.tracking.replace(/^refs\/remotes\//, "");
   const all = { sent, came: [...came.values()], renumbered, lost, left_out, notes: [...notes] };
   return { root, remote, commit: commit ?? null, ...all };
 }

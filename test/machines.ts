@@ -7,7 +7,12 @@ import type { TestContext } from "node:test";
 import { BIN, cleanEnv, rows, sandbox, type How, type Result, type Running, type Sandbox } from "./helpers.ts";
 
 /** git says what it always says, whatever the machine that runs the tests has configured. */
-const PLAIN = { GIT_CONFIG_GLOBAL: "/dev/null", GIT_CONFIG_NOSYSTEM: "1" };
+const INHERITED = Object.keys(process.env).filter((name) => name.startsWith("GIT_"));
+const PLAIN: NonNullable<How["env"]> = {
+  ...Object.fromEntries(INHERITED.map((name) => [name, undefined])),
+  GIT_CONFIG_GLOBAL: "/dev/null",
+  GIT_CONFIG_NOSYSTEM: "1",
+};
 const IDENTITY = ["-c", "user.name=tester", "-c", "user.email=tester@example.org"];
 
 export interface Machine {

@@ -194,6 +194,24 @@ test("sync: a message deleted by hand, here or there, is put back; so is a chann
   assert.deepEqual([there.files(), there.files("other")], [here.files(), here.files("other")]);
 });
 
+test("sync: a shallow clone whose branch has another name than the remote's is one as well", (t) => {
+  const net = fleet(t);
+  const [here] = pair(net);
+  here.post("ann", "a");
+  here.sync();
+  net.git(net.box.dir, "clone", "-q", "--depth", "1", `file://${net.remote}`, "shallow");
+  const shallow = net.machine("shallow");
+  shallow.git("branch", "-m", "master");
+  here.post("ann", "b");
+  here.sync();
+  shallow.post("bob", "s");
+  assert.match(shallow.ok(["sync"]), /origin\/main: 1 message sent, 1 came, 1 renumbered/);
+  here.sync();
+  assert.deepEqual(here.files(), ["0001-ann-a.md", "0002-ann-b.md", "0003-bob-s.md"]);
+  assert.deepEqual(shallow.files(), here.files());
+  assert.equal(net.git(net.remote, "branch", "--format=%(refname:short)"), "main\n");
+});
+
 test("sync: commits made by hand that diverged are put after the remote's, in one line", (t) => {
   const net = fleet(t);
   const [here, there] = pair(net);
