@@ -1340,11 +1340,12 @@ function highest(channel: Channel, entries: readonly Entry[]): number {
 }
 
 /** The messages with a number; throws `no_message`, and `io` where one of them cannot be read. */
-function findMessages(channel: Channel, seq: number, entries = listMessages(channel).entries): Message[] {
-  const found = entries
+function findMessages(channel: Channel, seq: number): Message[] {
+  const { listing, open } = listedNow(channel);
+  const found = listing.entries
     .filter((entry) => entry.seq === seq)
     .flatMap((entry) => {
-      const finding = inspect(channel, entry);
+      const finding = open(channel, entry);
       if (finding.kind !== "unreadable") return finding.kind === "message" ? [finding.message] : [];
       throw new ChatError("io", `${quoted(path.join(channel.path, entry.file))} ${finding.reason}`);
     });
@@ -1355,17 +1356,25 @@ function findMessages(channel: Channel, seq: number, entries = listMessages(chan
 
 /** The last `count` messages, oldest first, and notes on what only looks like one. Marks nothing. */
 export function lastMessages(channel: Channel, count: number): { messages: Message[]; notes: string[] } {
-  return lastOf(channel, listMessages(channel), count);
+  const { listing, open } = listedNow(channel);
+  return lastOf(channel, listing, count, open);
+}
+
+/** With the numbers that a renumbering under way gives, or one whose process died; its decision is read first. */
+function listedNow(channel: Channel): { listing: Listing; open: typeof inspect } {
+  const under = readTransit(channel);
+  return throughTransit(listMessages(channel), under, inspect);
 }
 
 function lastOf(
   channel: Channel,
   { entries, strays }: Listing,
   count: number,
+  open = inspect,
 ): { messages: Message[]; notes: string[] } {
   const [messages, notes]: [Message[], string[]] = [[], oddities(channel, strays)];
   for (let i = entries.length - 1; i >= 0 && messages.length < count; i--) {
-    const finding = inspect(channel, entries[i]!);
+    const finding = open(channel, entries[i]!);
     if (finding.kind === "message") messages.push(finding.message);
     else notes.push(...oddity(channel, entries[i]!, finding));
   }
