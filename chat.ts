@@ -1398,9 +1398,11 @@ export async function post(channel: Channel, outgoing: Outgoing, { signal }: Blo
   return explainingLater(`post to ${quoted(channel.name)}`, async () => {
     const notes: string[] = [];
     const body = checkBody(outgoing.body);
-    const unnumbered = address(channel, outgoing, body, notes);
+    const numbers = numbering(channel);
+    const addressed = address(channel, outgoing, body, notes);
     let created = true;
     const publishing = (draft: Draft, seen: Glance | undefined): Message => {
+      const unnumbered = nowAnswering(channel, addressed, numbers);
       const before = postedBefore(channel, unnumbered);
       created = before === undefined;
       return before ?? publish(channel, draft, seen, unnumbered);
@@ -2155,6 +2157,17 @@ function nowPosted(channel: Channel, posted: Posted, before: Numbering, now = nu
     file = moves.find(({ from }) => from === file)?.to ?? file;
   const { seq } = toEntry(file);
   return { ...posted, message: { ...posted.message, seq, file, path: path.join(channel.path, file) } };
+}
+
+/** A message that answers another, by the number that one has now; what two had is left. */
+function nowAnswering(channel: Channel, message: Message, before: Numbering): Message {
+  let { reply_to } = message;
+  if (reply_to === null) return message;
+  for (const { moves } of changesSince(channel, before.size, before.under?.id, numbering(channel))) {
+    const [only, other] = moves.filter(({ from }) => toEntry(from).seq === reply_to);
+    if (only !== undefined && other === undefined) reply_to = toEntry(only.to).seq;
+  }
+  return { ...message, reply_to };
 }
 
 /** What had a number before numbers changed, for who still knows it by that one. */
