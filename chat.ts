@@ -5568,10 +5568,13 @@ async function commitHere(run: Sync): Promise<void> {
   const here = await oidOf(repo, "HEAD");
   const channels = listChannels(root, (note) => run.notes.add(note));
   for (let left = LISTINGS; ; left--) {
+    const before = await settledNumbers(channels, run.how.signal);
     const found = await changedHere(run, channels, here);
     const ids = await hashed(repo, found.added);
-    if (ids === undefined && left > 1) continue; // a task was renamed in between
-    if (ids === undefined) throw new ChatError("io", `the tasks of ${root} do not hold still`, "agent-chat sync");
+    const changed = channels.some((channel, i) => !isSameNumbering(before[i]!, numbering(channel)));
+    if ((ids === undefined || changed) && left > 1) continue; // a task was renamed in between, or numbers changed
+    if (ids === undefined || changed)
+      throw new ChatError("io", `the files of ${root} do not hold still`, "agent-chat sync");
     if (found.added.length + found.removed.length === 0) return;
     const rows = found.added.map((file, i) => `100644 ${ids[i]}\t${file}\0`);
     const zero = "0".repeat(ids[0]?.length ?? 40);
@@ -5583,6 +5586,12 @@ async function commitHere(run: Sync): Promise<void> {
     await tryGit(repo, ["update-index", "-q", "--refresh"]);
     return;
   }
+}
+
+/** A message that is being given another number has two names until that is done. */
+async function settledNumbers(channels: readonly Channel[], signal: AbortSignal | undefined): Promise<Numbering[]> {
+  for (const channel of channels) if (readTransit(channel) !== undefined) await withNumbers(channel, signal, () => {});
+  return channels.map(numbering);
 }
 
 /** git's ids of files, now kept by it; undefined where one of them has just gone. */
@@ -5677,8 +5686,9 @@ async function putBack(run: Sync, gone: readonly string[], found: News, here: st
     const parsed = bytes && parseMessage(inChannel(channel), toEntry(name), bytes.toString());
     return typeof parsed === "object" ? `${channel} ${identityOf(parsed)}` : undefined;
   };
-  const news = found.added.filter((file) => placeOf(root, file)?.kind === "message");
-  const moved = new Set(news.map((file) => idOf(file, fs.readFileSync(path.join(root, file)))));
+  const folders = [...new Set(messages.map((file) => placeOf(root, file)!.channel))].map(inChannel);
+  const there = folders.flatMap((channel) => messagesOf(channel, listMessages(channel).entries));
+  const moved = new Set(there.map((message) => `${message.channel} ${identityOf(message)}`));
   for (const { oid, name: file } of rows) {
     const bytes = contents.get(oid);
     const id = kindOf(root, file) === "message" ? idOf(file, bytes) : file;
