@@ -5452,22 +5452,25 @@ function renameTask(
 ): string {
   const taken = [...pushed].map((file) => Number(TASK.exec(file)?.[1] ?? 0)).filter((number) => !Number.isNaN(number));
   const to = String(Math.max(Number(nextTaskId(channel)) - 1, ...taken) + 1);
-  for (const file of files) {
-    const [old, next] = [
-      path.join(channel.path, file),
-      path.join(channel.path, file.replace(`task-${id}.`, `task-${to}.`)),
-    ];
-    const text = fs.readFileSync(old, "utf8").replace(/^task:.*$/m, `task: ${to}`);
-    if (!placeOnce(draft, text, next)) startOver();
-    removeIfPresent(fs.unlinkSync, old);
-    const [owner] = ownersIn([file]);
-    const record = owner && recordPath(channel, id, owner);
-    if (record && fs.existsSync(record)) fs.renameSync(record, recordPath(channel, to, owner));
-  }
   for (const [other, own] of taskFiles(channel))
     for (const { file } of own)
-      if (other !== to && !pushed.has(file)) comeAfter(path.join(channel.path, file), draft, id, to);
+      if (other !== id && !pushed.has(file)) comeAfter(path.join(channel.path, file), draft, id, to);
+  for (const file of files) renameTaskFile(channel, draft, file, id, to);
   return to;
+}
+
+/** The name changes last: should this process die before, it is all done again, and after it nothing is left to do. */
+function renameTaskFile(channel: Channel, draft: Draft, file: string, id: string, to: string): void {
+  const next = file.replace(`task-${id}.`, `task-${to}.`);
+  const [owner] = ownersIn([file]);
+  const records = owner === undefined ? [] : [id, to].map((task) => recordPath(channel, task, owner));
+  const [old, text] = [path.join(channel.path, file), fs.readFileSync(path.join(channel.path, file), "utf8")];
+  const changed = text.replace(/^task:.*$/m, `task: ${to}`);
+  if (changed !== text) placeHeld(draft, changed, old, fs.renameSync);
+  if (records.length > 0 && fs.existsSync(records[0]!)) fs.copyFileSync(records[0]!, records[1]!);
+  assertHeld(draft);
+  fs.renameSync(old, path.join(channel.path, next));
+  for (const record of records.slice(0, 1)) removeIfPresent(fs.unlinkSync, record);
 }
 
 function comeAfter(file: string, draft: Draft, id: string, to: string): void {
