@@ -1776,17 +1776,14 @@ function readCursor(channel: Channel, agent: Name): CursorFile {
 export async function mark(batch: Batch, shown: readonly Entry[], { signal }: Blocking = {}): Promise<void> {
   const { channel, agent } = batch;
   await explainingLater(`mark messages as shown to ${agent}`, async () => {
-    let [hasty, settled]: [string | undefined, boolean] = [undefined, false]; // a cursor that was new, and came too early
-    while (!settled) {
+    for (let settled = false; !settled;) {
       if (readTransit(channel) !== undefined) await withNumbers(channel, signal, () => {});
       let now = numbering(channel);
       const grown = (): string | undefined => {
         now = numbering(channel);
         const disk = readCursor(channel, agent);
         const doubted = batch.cursor.problem !== undefined && disk.text === batch.cursor.text;
-        const old = doubted || (hasty !== undefined && disk.text === hasty) ? NOTHING : disk.cursor;
-        const text = formatCursor(union(old, shownNow(batch, shown, now)));
-        if (disk.text === undefined) hasty = text;
+        const text = formatCursor(union(doubted ? NOTHING : disk.cursor, shownNow(batch, shown, now)));
         return now.under !== undefined || text === (disk.text ?? "0").trim() ? undefined : text;
       };
       if (grown() !== undefined) await rewrite(channel, agent, cursorPath(channel, agent), grown, signal);
@@ -1823,9 +1820,10 @@ export interface Position {
 export async function setCursor(channel: Channel, agent: string, to: string, { signal }: Blocking = {}): Promise<void> {
   const name = parseName("agent", agent);
   const set = (): string => formatCursor(cursorFrom(channel, to.replace(/\s/g, "")));
-  await explainingLater(`move the cursor of ${name}`, () =>
-    rewrite(channel, name, cursorPath(channel, name), set, signal),
-  );
+  await explainingLater(`move the cursor of ${name}`, async () => {
+    if (readTransit(channel) !== undefined) await withNumbers(channel, signal, () => {});
+    await rewrite(channel, name, cursorPath(channel, name), set, signal);
+  });
 }
 
 function cursorFrom(channel: Channel, to: string): Cursor {
@@ -1898,7 +1896,7 @@ interface Renumbering {
 /** The same, decided: should its writer die, who holds the lock next carries it out (SPEC 5.10). */
 interface Transit extends Renumbering {
   readonly id: string;
-  readonly cursors: Readonly<Record<string, string>>; // as they will be
+  readonly cursors?: Readonly<Record<string, string>>; // as they will be, decided once nobody marks any more
 }
 
 /** What a reader compares before and after a look, to see whether numbers changed under it. */
@@ -1998,13 +1996,32 @@ function withNumbers<T>(
   return withLock(numberLock(channel), signal, settled, glance);
 }
 
+/** From the decision on nobody marks; whoever was about to is waited for, and then the cursors hold still. */
 async function finishTransit(
   channel: Channel,
   draft: Draft,
   transit: Transit,
   signal: AbortSignal | undefined,
 ): Promise<void> {
-  await withCursors(channel, Object.keys(transit.cursors), signal, () => carryOutAll(channel, draft, transit, signal));
+  const marking = cursorNames(channel, ".lock"); // listed first: who has let go since has a cursor
+  const agents = [...new Set([...marking, ...cursorNames(channel)])].filter(isName);
+  await withCursors(channel, agents, signal, () =>
+    carryOut(channel, draft, withCursorsOf(channel, draft, transit, agents)),
+  );
+}
+
+/** Decides on the cursors, unless who died had done so: then some of them may be changed already. */
+function withCursorsOf(channel: Channel, draft: Draft, transit: Transit, agents: readonly Name[]): Transit {
+  if (transit.cursors !== undefined) return transit;
+  const newest = highest(channel, listMessages(channel).entries);
+  const cursors = agents.flatMap((agent): [string, string][] => {
+    const file = readCursor(channel, agent);
+    if (file.text === undefined || file.problem !== undefined) return [];
+    return [[agent, formatCursor(translated(doubt(file, newest).cursor, transit))]];
+  });
+  const whole = { ...transit, cursors: Object.fromEntries(cursors) };
+  placeHeld(draft, JSON.stringify(whole), transitPath(channel), fs.renameSync);
+  return whole;
 }
 
 /** Runs `body` while nobody can mark; always in the order of the names, and after the channel's own lock. */
@@ -2032,54 +2049,15 @@ async function renumberAll(
   if (plan.moves.length + plan.fresh.length === 0) return;
   forgetNewest(channel);
   makeCursors(channel);
-  const agents = cursorNames(channel) as Name[]; // the reference's may have any name
-  await withCursors(channel, agents, signal, () =>
-    carryOutAll(channel, draft, readTransit(channel) ?? decide(channel, draft, plan, agents), signal),
-  );
-}
-
-function decide(channel: Channel, draft: Draft, plan: Renumbering, agents: readonly Name[]): Transit {
-  const transit: Transit = { id: nonce(), ...plan, cursors: cursorsAfter(channel, plan, agents) };
+  const transit: Transit = { id: nonce(), ...plan };
   placeHeld(draft, JSON.stringify(transit), transitPath(channel), fs.renameSync);
-  return transit;
-}
-
-function cursorsAfter(channel: Channel, plan: Renumbering, agents: readonly Name[]): Record<string, string> {
-  const newest = highest(channel, listMessages(channel).entries);
-  const cursors = agents.flatMap((agent): [string, string][] => {
-    const file = readCursor(channel, agent);
-    if (file.text === undefined || file.problem !== undefined) return [];
-    return [[agent, formatCursor(translated(doubt(file, newest).cursor, plan))]];
-  });
-  return Object.fromEntries(cursors);
-}
-
-/**
- * Who was shown something for the first time while it was being decided has a cursor that nobody thought of: it is of
- * before, for from then on nobody marks until it is carried out.
- */
-async function carryOutAll(
-  channel: Channel,
-  draft: Draft,
-  transit: Transit,
-  signal: AbortSignal | undefined,
-): Promise<void> {
-  const others = cursorNames(channel)
-    .filter(isName)
-    .filter((agent) => !Object.hasOwn(transit.cursors, agent));
-  const late = Object.keys(cursorsAfter(channel, transit, others)) as Name[];
-  if (late.length === 0) return carryOut(channel, draft, transit);
-  await withCursors(channel, late, signal, () => {
-    const all = { ...transit, cursors: { ...transit.cursors, ...cursorsAfter(channel, transit, late) } };
-    placeHeld(draft, JSON.stringify(all), transitPath(channel), fs.renameSync);
-    return carryOutAll(channel, draft, all, signal);
-  });
+  await finishTransit(channel, draft, transit, signal);
 }
 
 /** Every step may have been done before, by who died after it. */
 function carryOut(channel: Channel, draft: Draft, transit: Transit): void {
   for (const move of transit.moves) carry(channel, draft, move);
-  for (const [agent, text] of Object.entries(transit.cursors))
+  for (const [agent, text] of Object.entries(transit.cursors ?? {}))
     placeHeld(draft, text, cursorPath(channel, agent as Name), fs.renameSync);
   flushFolder(channel.path);
   const { id, moves, shared, fresh } = transit;
@@ -2291,11 +2269,11 @@ const LOOKS = 20; // while numbers change all the time
 
 /** The cursor is read before anything is listed, so that all it names can be seen in the listing. */
 function openReader(channel: Channel, agent: Name): Reader {
-  let [now, cursor] = [numbering(channel), cursorOrProblem(channel, agent)];
-  for (let left = LOOKS; left > 1 && !isSameNumbering(now, numbering(channel)); left--)
-    [now, cursor] = [numbering(channel), cursorOrProblem(channel, agent)];
+  let [before, cursor, now] = [numbering(channel), cursorOrProblem(channel, agent), numbering(channel)];
+  for (let left = LOOKS; left > 1 && !isSameNumbering(before, now); left--)
+    [before, cursor, now] = [now, cursorOrProblem(channel, agent), numbering(channel)];
   const { size: known, under } = now;
-  const decided = under?.cursors[agent];
+  const decided = under?.cursors?.[agent]; // not yet: then what was read is what it was before
   if (decided !== undefined) cursor = { ...cursor, cursor: parseCursor(decided) ?? NOTHING };
   else if (under !== undefined) cursor = { ...cursor, cursor: translated(cursor.cursor, under) };
   return {
