@@ -843,7 +843,7 @@ async function withLock<T>(
       try {
         return await body(draft, seen);
       } catch (error) {
-        if (!isCode(error, "ESTOLEN") && isHeld(draft)) throw error; // what failed under a stolen lock is decided again
+        if (!isStolen(error, lock) && isHeld(draft)) throw error; // what failed under a stolen lock is decided again
       } finally {
         letGo(draft);
       }
@@ -930,7 +930,7 @@ function isHeld(draft: Draft): boolean {
 
 /** After a rename decided under the lock: was the lock ours all the time? If not, the decision is made again. */
 function assertHeld(draft: Draft): void {
-  if (!isHeld(draft)) startOver();
+  if (!isHeld(draft)) startOver(draft);
 }
 
 /** Puts a text in its place as the holder of a lock: it is made in the lock's folder, so that a thief takes it away. */
@@ -957,8 +957,15 @@ function placeHeld(
   }
 }
 
-function startOver(): never {
-  throw Object.assign(new Error("the lock was stolen"), { code: "ESTOLEN" });
+/** Who holds another lock inside this one leaves that first: only the holder of this one can decide again. */
+function startOver(held?: Draft): never {
+  throw Object.assign(new Error("the lock was stolen"), { code: "ESTOLEN", lock: held?.lock });
+}
+
+function isStolen(error: unknown, lock: string): boolean {
+  if (!isCode(error, "ESTOLEN")) return false;
+  const { lock: stolen = lock } = error as { lock?: string };
+  return stolen === lock;
 }
 
 /** Stale: its writers are dead on this host, or it has stood unchanged for 5 s while we watched (SPEC 5.4). */
