@@ -15,7 +15,7 @@ after(close);
 
 // ---- who takes part ------------------------------------------------------------------------------------------------
 
-type Extra = Partial<Pick<Role, "after" | "kill" | "every" | "pid" | "links" | "torn">>;
+type Extra = Partial<Pick<Role, "after" | "kill" | "every" | "pid" | "links" | "torn" | "moving">>;
 
 const NAMES: Readonly<Record<string, string>> = { a: "ann", b: "bob", c: "cid" };
 
@@ -115,7 +115,7 @@ function checkMessages(run: Run, first: number): void {
 function checkLeftovers({ channel, actors }: Run): void {
   const names = [channel.path, path.join(channel.path, ".cursors")].flatMap((folder) => fs.readdirSync(folder));
   const killed = actors.some(({ state }) => state === "killed");
-  const due = /^(\d+-.*\.md|task-.*\.md|_meta\.json|\.cursors|\.tasks|[a-z]+\.txt|\.newest)$/;
+  const due = /^(\d+-.*\.md|task-.*\.md|_meta\.json|\.cursors|\.tasks|[a-z]+\.txt|\.newest|\.moved)$/;
   const left = names.filter((name) => !due.test(name) && !(killed && /\.lock\./.test(name)));
   assert.deepEqual(left, [], "something was left behind");
 }
@@ -373,6 +373,64 @@ test("cursor: two readers under one name never undo each other's marks", async (
   await explore(t, { title: "one of two readers suspended", roles: each, files, suspend, check: delivered });
   const wrong = { ...files, ".cursors/rob.txt": "99" };
   await explore(t, { title: "two readers with a wrong cursor", roles: each, files: wrong, check: delivered });
+});
+
+// ---- numbers that change -------------------------------------------------------------------------------------------
+
+const moving = { moving: true };
+const SHARING = {
+  "0001-ann-one.md": message(1, "ann", "one"),
+  "0002-ann-two.md": message(2, "ann", "two"),
+  "0002-bob-three.md": message(2, "bob", "three"),
+  "0003-bob-four.md": message(3, "bob", "four"),
+};
+const bare = (file: string): string => file.replace(/^\d+-/, "");
+
+/** Each message has a number of its own, and whoever read meanwhile was shown each at most once; the rest is unread. */
+function renumbered(run: Run): void {
+  const files = fs.readdirSync(run.channel.path).filter((name) => /^\d/.test(name)).sort();
+  const { messages } = chat.lastMessages(run.channel, Infinity);
+  const names = messages.map(({ file }) => bare(file)).sort();
+  const told = actorsWho(run, "post").flatMap((actor) => (valueOf(actor) as string[]) ?? []);
+  assert.deepEqual(names, [...Object.keys(SHARING), ...told].map(bare).sort(), "a message is not there once");
+  const killed = run.actors.some(({ state }) => state === "killed");
+  if (!killed) assert.deepEqual(files.map((file) => Number.parseInt(file, 10)), files.map((_, i) => i + 1));
+  for (const name of new Set(actorsWho(run, "read").map(({ role }) => ("as" in role ? role.as : "")))) {
+    const readers = actorsWho(run, "read").filter(({ role }) => "as" in role && role.as === name);
+    readers.forEach(valueOf);
+    const unread = chat.read(run.channel, name).messages.map(({ file }) => file);
+    const before = run.scenario.files?.[`.cursors/${name}.txt`] === "1" ? ["0001-ann-one.md"] : [];
+    const seen = [...before, ...readers.flatMap((reader) => shownTo(run, reader)), ...unread].map(bare);
+    assert.deepEqual(seen.sort(), names, `each once to ${name}`);
+  }
+  if (!killed) checkLeftovers(run);
+  checkPace(run);
+}
+
+/** Who had been shown all there was is shown only what was posted. */
+function wokenByNews(run: Run): void {
+  renumbered(run);
+  const [waiting] = actorsWho(run, "wait");
+  assert.deepEqual((valueOf(waiting!) as string[]).map(bare), ["ann-hello.md"]);
+  assert.deepEqual(chat.read(run.channel, "wim").messages, [], "what it was shown is marked");
+}
+
+test("renumber: a reader and a poster while numbers change: each message is shown once, none is hidden", async (t) => {
+  const renumberer: Role = { actor: "n", does: "renumber", ...moving };
+  const roles = [renumberer, reader("r", { times: 2, ...moving }), writer("a", moving)];
+  const files = SHARING;
+  const known = { ...files, ".cursors/rob.txt": "1" };
+  const scenario = { title: "numbers change", roles, files, span: 300, check: renumbered };
+  await sample(t, scenario, LONG ? 20_000 : 60);
+  await sample(t, { ...scenario, title: "numbers change under a cursor", files: known }, LONG ? 20_000 : 60);
+  const two = { ...scenario, title: "numbers change for a reader", roles: roles.slice(0, 2) };
+  if (LONG) await explore(t, { ...two, title: `${two.title} in few turns`, preemptions: 1 });
+  const shown = { ...files, ".cursors/wim.txt": "1-1,3-3,0002-ann-two.md,0002-bob-three.md" };
+  const waiting = [renumberer, waiter("w", "wim", { marks: true, ...moving }), writer("a", moving)];
+  const title = "numbers change under a wait";
+  await sample(t, { ...scenario, title, roles: waiting, files: shown, check: wokenByNews }, LONG ? 20_000 : 60);
+  const killed = [{ ...renumberer, kill: true, ...dead }, reader("r", { times: 2, ...moving }), writer("a", { after: "n", ...moving })];
+  await sample(t, { ...scenario, title: "a killed renumbering", roles: killed, files: known }, LONG ? 20_000 : 20);
 });
 
 // ---- heartbeats ----------------------------------------------------------------------------------------------------

@@ -49,11 +49,14 @@ function step(op, ...paths) {
  *   is only a reserved name, where there are no hard links, is).
  * - Making `.cursors`, which is there from the start.
  * - A reader's look at the lock: it only decides how long the reader pauses.
- * A task's file and its record do come and go; who works on tasks looks at them in steps.
+ * A task's file and its record do come and go; who works on tasks looks at them in steps. So do messages while numbers
+ * change.
  */
 function isPrivate(op, [file, how]) {
   if (typeof file === "number") return true;
-  const shared = TASK_ROLES.includes(role.does)
+  const shared = role.moving
+    ? /\.(txt|newest|wait|md|moving|moved)$/
+    : TASK_ROLES.includes(role.does)
     ? /\.(txt|newest|wait|json)$|task-[^/\\]*$/
     : role.links === false
       ? /\.(txt|newest|wait|md)$/
@@ -95,7 +98,7 @@ function perform(op, args, paths) {
 
 /** Times on disk follow the scheduler's clock, and each change is later than the one before: a replay sees the same. */
 function stamp(op, [, flag], paths) {
-  if (!/^(mkdir|unlink|rmdir|rename|link|rm|writeFile)Sync$/.test(op) && flag !== "wx") return;
+  if (!/^(mkdir|unlink|rmdir|rename|link|rm|writeFile|appendFile)Sync$/.test(op) && flag !== "wx") return;
   const time = 1 + clock[NOW] / 1e3 + ++clock[CHANGES] / 1e6;
   const made = /^(mkdir|rename)Sync$/.test(op) ? paths.slice(-1) : [];
   const changed = [...made, ...paths.map((file) => path.dirname(file))].filter((file) => real.existsSync(file));
@@ -202,6 +205,10 @@ const ROLES = {
     const change = role.state === "done" ? chat.finish : chat.release;
     const { from, already, message, task } = await change(role.channel, role.as, role.task, { force: role.force });
     return { from, already, file: task.file, seq: message?.seq };
+  },
+  /** Gives messages that share a number each one of its own. */
+  async renumber(chat) {
+    return (await chat.renumber(role.channel)).map(({ file }) => file);
   },
   /** A person, git or the reference: makes a file unless it is there, and heeds no lock. */
   async put() {

@@ -30,6 +30,7 @@ interface Part {
   readonly pid?: number; // the pid that its drafts name
   readonly links?: boolean; // false: its file system has no hard links
   readonly torn?: boolean; // its listings of the channel are no snapshots
+  readonly moving?: boolean; // numbers change: what it looks at of messages are steps too
 }
 
 /** What a wait is for. */
@@ -47,6 +48,7 @@ export type Role = Part &
     | { readonly does: "read"; readonly as: string; readonly times?: number; readonly only?: readonly number[] }
     | ({ readonly does: "wait"; readonly as: string; readonly timeout: number } & Wish)
     | { readonly does: "claim"; readonly as: string; readonly task: string }
+    | { readonly does: "renumber" }
     | { readonly does: "put"; readonly file: string; readonly text: string }
     | TaskRole
   );
@@ -294,7 +296,7 @@ async function kill(actor: Actor): Promise<string> {
   return "killed";
 }
 
-const CHANGING = ["mkdir", "create", "unlink", "rmdir", "rename", "link", "rm", "writeFile"];
+const CHANGING = ["mkdir", "create", "unlink", "rmdir", "rename", "link", "rm", "writeFile", "appendFile"];
 
 function changed({ how, call, result }: Step): boolean {
   return how === "go" && result === "ok" && CHANGING.includes(call.op);
