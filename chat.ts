@@ -2011,7 +2011,7 @@ async function finishTransit(
   signal: AbortSignal | undefined,
 ): Promise<void> {
   const marking = cursorNames(channel, ".lock"); // listed first: who has let go since has a cursor
-  const agents = [...new Set([...marking, ...cursorNames(channel)])].filter(isName);
+  const agents = [...new Set([...marking, ...cursorNames(channel)])] as Name[]; // the reference's may have any name
   await withCursors(channel, agents, signal, () =>
     carryOut(channel, draft, withCursorsOf(channel, draft, transit, agents)),
   );
@@ -5674,8 +5674,10 @@ async function putBack(run: Sync, gone: readonly string[], found: News, here: st
     const parsed = bytes && parseMessage(inChannel(channel), toEntry(name), bytes.toString());
     return typeof parsed === "object" ? `${channel} ${identityOf(parsed)}` : undefined;
   };
-  const folders = [...new Set(messages.map((file) => placeOf(root, file)!.channel))].map(inChannel);
-  const there = folders.flatMap((channel) => messagesOf(channel, listMessages(channel).entries));
+  const folders = [...new Set(missed.map((file) => file.split("/")[0]!))].map(inChannel);
+  const there = folders
+    .filter(({ path: folder }) => isFolder(folder))
+    .flatMap((channel) => messagesOf(channel, listMessages(channel).entries));
   const moved = new Set(there.map((message) => `${message.channel} ${identityOf(message)}`));
   for (const { oid, name: file } of rows) {
     const bytes = contents.get(oid);
