@@ -66,6 +66,7 @@ export interface Message {
   readonly priority?: Priority | undefined; // only where the header has one
   readonly key?: string | undefined; // only where the header has one
   readonly task?: string | undefined; // what it tells of; only where the header has one
+  readonly was?: readonly number[] | undefined; // the numbers it had before; only where the header has any
   readonly body: string;
 }
 
@@ -104,6 +105,7 @@ export interface Batch {
   readonly notes: readonly string[];
   readonly numbering: number | undefined; // as of which change of numbers
   readonly known: string | undefined; // and with which one beyond
+  readonly brought: ReadonlyMap<string, readonly number[]>; // messages that git brought under new numbers, and their old ones
 }
 
 /** A task, taken. */
@@ -511,6 +513,7 @@ function parseMessage(channel: Channel, { seq, file }: Entry, text: string): Mes
   const reply = /^#?(\d{1,15})$/.exec(bare(get("reply_to")));
   const [priority, key] = [bare(get("priority")).toLowerCase(), split.fields.get("key")];
   const task = bare(get("task"));
+  const was = (get("was").match(/\d{1,15}/g) ?? []).map(Number);
   return {
     channel: channel.name,
     seq,
@@ -525,6 +528,7 @@ function parseMessage(channel: Channel, { seq, file }: Entry, text: string): Mes
     ...(isPriority(priority) && { priority }),
     ...(key !== undefined && { key }),
     ...(task !== "" && { task }),
+    ...(was.length > 0 && { was }),
     body: split.body,
   };
 }
@@ -1173,7 +1177,11 @@ function tellGit(root: string, sharedCursors: boolean): void {
 
 /** Whether git carries the cursors of a root: only where its .gitignore takes them in again. */
 function sharesCursors(root: string): boolean {
-  const lines = readIfPossible(path.join(root, ".gitignore")).split(/\r?\n/);
+  return takesCursors(readIfPossible(path.join(root, ".gitignore")));
+}
+
+function takesCursors(ignored: string): boolean {
+  const lines = ignored.split(/\r?\n/);
   return (
     lines.includes("!*/.cursors/*.txt") || (lines.includes("*/.cursors/*.lock*") && !lines.includes("*/.cursors/*"))
   );
@@ -1783,6 +1791,7 @@ function readCursor(channel: Channel, agent: Name): CursorFile {
 export async function mark(batch: Batch, shown: readonly Entry[], { signal }: Blocking = {}): Promise<void> {
   const { channel, agent } = batch;
   await explainingLater(`mark messages as shown to ${agent}`, async () => {
+    await settleBrought(batch, signal);
     for (let settled = false; !settled;) {
       if (readTransit(channel) !== undefined) await withNumbers(channel, signal, () => {});
       let now = numbering(channel);
@@ -1800,13 +1809,11 @@ export async function mark(batch: Batch, shown: readonly Entry[], { signal }: Bl
 }
 
 /** What is to be marked, with the numbers of now. */
-function shownNow(
-  { channel, passed, shared, numbering: then, known }: Batch,
-  shown: readonly Entry[],
-  now: Numbering,
-): Cursor {
+function shownNow(batch: Batch, shown: readonly Entry[], now: Numbering): Cursor {
+  const { channel, passed, shared, numbering: then, known } = batch;
   let marked = cursorOf([...passed, ...shown], shared);
-  for (const change of changesSince(channel, then, known, now)) marked = translated(marked, change);
+  for (const change of changesSince(channel, then, known, now))
+    if (!isBrought(batch, change.id)) marked = translated(marked, change);
   return marked;
 }
 
@@ -1891,6 +1898,7 @@ interface Move {
   readonly reply: number | null; // what it answers from now on
   readonly files: readonly string[]; // its attachments, in _files/0005/
   readonly keep: boolean; // they stay there too: another message has that number
+  readonly told?: true; // its header tells, for those whom git brings it, what number it had
 }
 
 /** What is to be done to the numbers of a channel. */
@@ -1898,6 +1906,7 @@ interface Renumbering {
   readonly moves: readonly Move[]; // the highest first
   readonly shared: readonly number[]; // numbers that two messages had
   readonly fresh: readonly number[]; // numbers below others that get their message only now: nobody was shown it
+  readonly known?: readonly string[]; // messages whose former numbers are settled here
 }
 
 /** The same, decided: should its writer die, who holds the lock next carries it out (SPEC 5.10). */
@@ -2052,11 +2061,12 @@ async function renumberAll(
   draft: Draft,
   plan: Renumbering,
   signal: AbortSignal | undefined,
+  id = nonce(),
 ): Promise<void> {
-  if (plan.moves.length + plan.fresh.length === 0) return;
+  if (plan.moves.length + plan.fresh.length + (plan.known?.length ?? 0) === 0) return;
   forgetNewest(channel);
   makeCursors(channel);
-  const transit: Transit = { id: nonce(), ...plan };
+  const transit: Transit = { id, ...plan };
   placeHeld(draft, JSON.stringify(transit), transitPath(channel), fs.renameSync);
   await finishTransit(channel, draft, transit, signal);
 }
@@ -2067,9 +2077,9 @@ function carryOut(channel: Channel, draft: Draft, transit: Transit): void {
   for (const [agent, text] of Object.entries(transit.cursors ?? {}))
     placeHeld(draft, text, cursorPath(channel, agent as Name), fs.renameSync);
   flushFolder(channel.path);
-  const { id, moves, shared, fresh } = transit;
+  const { cursors: _, ...done } = transit;
   assertHeld(draft);
-  fs.appendFileSync(movedPath(channel), `\n${JSON.stringify({ id, moves, shared, fresh })}`);
+  fs.appendFileSync(movedPath(channel), `\n${JSON.stringify(done)}`);
   removeIfPresent(fs.unlinkSync, transitPath(channel));
 }
 
@@ -2099,15 +2109,19 @@ function placeOnce(draft: Draft, text: string | Uint8Array, to: string, flush = 
 }
 
 /** A message's text with its new number, in its header and in the paths of its attachments. */
-function readdressed(text: string, { from, to, reply, files }: Move): string {
+function readdressed(text: string, { from, to, reply, files, told }: Move): string {
   const [was, seq] = [toEntry(from).seq, toEntry(to).seq];
   const end = /\n\s*---\s*(\n|$)/.exec(text)?.index ?? text.length;
   const head = text
     .slice(0, end)
     .replace(/^(\s*seq\s*:).*?(\r?)$/m, `$1 ${seq}$2`)
     .replace(/^(\s*reply_to\s*:).*?(\r?)$/m, reply === null ? "$&" : `$1 ${reply}$2`);
+  const before = /^was\s*:(.*)$/m.exec(head)?.[1];
+  const marked = !told
+    ? head
+    : `${head.replace(/\nwas\s*:.*/, "")}\nwas: ${before === undefined ? "" : `${before.trim()}, `}${was}`;
   const body = text.slice(end);
-  return head + (files.length === 0 ? body : body.replaceAll(`_files/${padded(was)}/`, `_files/${padded(seq)}/`));
+  return marked + (files.length === 0 ? body : body.replaceAll(`_files/${padded(was)}/`, `_files/${padded(seq)}/`));
 }
 
 function moveFiles(channel: Channel, { from, to, files, keep }: Move): void {
@@ -2214,7 +2228,7 @@ function planRenumbering(channel: Channel): { plan: Renumbering; notes: string[]
     const reply = answered(message, groups, files, notes);
     if (!shared.includes(message.seq) && reply === message.reply_to) return [];
     const attached = to === message.file ? [] : attachments(channel, message.seq);
-    return [{ from: message.file, to, reply, files: attached, keep: true }];
+    return [{ from: message.file, to, reply, files: attached, keep: true, ...(to !== message.file && { told: true }) }];
   });
   return { plan: { moves: moves.reverse(), shared, fresh: [] }, notes };
 }
@@ -2270,6 +2284,8 @@ interface Reader {
   readonly renumbered: Map<number, number>; // where messages are now that had another number when it was opened
   numbering: number | undefined; // the size of the record of changes that it knows
   known: string | undefined; // the last of them, which may not be recorded yet
+  readonly brought: Map<string, readonly number[]>; // as in a batch
+  readonly renamed: Message[]; // those of the last look that tell of another number
 }
 
 const LOOKS = 20; // while numbers change all the time
@@ -2296,6 +2312,8 @@ function openReader(channel: Channel, agent: Name): Reader {
     renumbered: new Map(),
     numbering: known,
     known: under?.id,
+    brought: new Map(),
+    renamed: [],
   };
 }
 
@@ -2311,7 +2329,7 @@ function cursorOrProblem(channel: Channel, agent: Name): CursorFile {
 /** Numbers that changed since a reader was opened change for it too; nothing it knew by name is sure then. */
 function follow(reader: Reader, now: Numbering): void {
   const { channel, renumbered } = reader;
-  const changes = changesSince(channel, reader.numbering, reader.known, now);
+  const changes = changesSince(channel, reader.numbering, reader.known, now).filter(({ id }) => !isBrought(reader, id));
   for (const change of changes) {
     reader.cursor = { ...reader.cursor, cursor: translated(reader.cursor.cursor, change) };
     const moved = new Map(change.moves.map(({ from, to }) => [toEntry(from).seq, toEntry(to).seq]));
@@ -2328,6 +2346,7 @@ function look(reader: Reader, filter?: Filter, open = inspect): Batch {
     const now = numbering(reader.channel);
     follow(reader, now);
     const batch = lookOnce(reader, now.under, filter, open);
+    if (left > 1 && hasDoubts(reader)) continue;
     if (left <= 1 || isSameNumbering(now, numbering(reader.channel))) return batch;
   }
 }
@@ -2354,11 +2373,50 @@ function lookOnce(
     const finding: Finding = known === undefined ? open(channel, entry) : { kind: "message", message: known };
     if (finding.kind !== "message") notes.push(...oddity(channel, entry, finding));
     else if (isWanted(reader, finding.message, filter)) messages.push(finding.message);
+    if (finding.kind === "message" && finding.message.was !== undefined) reader.renamed.push(finding.message);
   }
   const others = entries.filter(({ file }) => passed.has(file));
   notes.push(...cursorNotes(reader), ...sharedNotes(shared, messages));
-  const { cursor, numbering, known } = reader;
-  return { channel, agent, messages, passed: others, newest, shared, cursor, notes, numbering, known };
+  const { cursor, numbering, known, brought } = reader;
+  return { channel, agent, messages, passed: others, newest, shared, cursor, notes, numbering, known, brought };
+}
+
+/**
+ * Where git brought a message that got another number elsewhere, a cursor's old number may be that message's, or that of
+ * the one which has it now: it is forgotten, so that both are shown (SPEC 11.2).
+ */
+function hasDoubts(reader: Reader): boolean {
+  const { channel, cursor, brought, renamed } = reader;
+  const none: Shared = new Set<number>();
+  const isHeld = (seq: number): boolean => holds(cursor.cursor, { seq, file: "" }, none);
+  const doubted = renamed.splice(0).filter(({ file, was }) => was!.some(isHeld) && !brought.has(file));
+  const fresh = doubted.filter(({ file }) => !isSettled(channel, file));
+  for (const { file, was } of fresh) brought.set(file, was!);
+  if (fresh.length === 0) return false;
+  const change = { moves: [], shared: [], fresh: fresh.flatMap(({ was }) => was!) };
+  reader.cursor = { ...cursor, cursor: translated(cursor.cursor, change) };
+  return true;
+}
+
+const broughtId = (file: string): string => `brought ${file}`;
+
+function isBrought({ brought }: Pick<Batch, "brought">, id: string): boolean {
+  return [...brought.keys()].some((file) => broughtId(file) === id);
+}
+
+/** Whether a message's former numbers have been settled here: it was renumbered here, or came by a sync. */
+function isSettled(channel: Channel, file: string): boolean {
+  const changes = changesSince(channel, 0, undefined, numbering(channel));
+  return changes.some(({ moves, known }) => known?.includes(file) || moves.some(({ to }) => to === file));
+}
+
+/** The same for every cursor on this machine, once, before anything is marked. */
+async function settleBrought({ channel, brought }: Batch, signal: AbortSignal | undefined): Promise<void> {
+  for (const [file, fresh] of brought)
+    await withNumbers(channel, signal, async (draft) => {
+      if (isSettled(channel, file)) return;
+      await renumberAll(channel, draft, { moves: [], shared: [], fresh, known: [file] }, signal, broughtId(file));
+    });
 }
 
 /** A listing as it will be once what is under way has been carried out. */
@@ -5032,7 +5090,10 @@ async function channelsOf(run: Sync, rows: readonly TreeRow[], theirs: string): 
 async function takeIgnored(run: Sync, rows: readonly TreeRow[]): Promise<void> {
   const row = rows.find(({ path: file, mode }) => file === ".gitignore" && reasonOf(mode) === false);
   const bytes = row?.after === undefined ? undefined : (await blobs(run, [row.after])).get(row.after);
-  if (bytes !== undefined) takeRootFile(run, ".gitignore", bytes);
+  if (bytes === undefined) return;
+  if (row!.before === undefined || sharesCursors(run.root) || !takesCursors(bytes.toString()))
+    takeRootFile(run, ".gitignore", bytes);
+  else run.leftOut.set(".gitignore", "would let git carry cursors, with which somebody could hide messages");
 }
 
 /** Whether all folders above a path are folders, or not there yet: a link in a clone leads out of the root. */
@@ -5176,11 +5237,13 @@ async function takeMessages(
   const news = changes.filter(({ place, bytes }) => place.kind === "message" && bytes !== undefined);
   if (news.length === 0) return;
   const coming = new Map(news.map(({ place, bytes }) => [place.name, parsedMessage(channel, place.name, bytes!)]));
-  const { plan, notes } = planTakeIn(run, channel, changes, coming, pushed);
-  await renumberAll(channel, draft, plan, run.how.signal);
+  const moved = await renumberedThere(run, channel, changes, coming);
+  const { plan, notes } = planTakeIn(run, channel, changes, coming, { pushed, moved });
+  const known = [...coming.values()].filter(({ was }) => was !== undefined).map(({ file }) => file); // nobody here had it
+  await renumberAll(channel, draft, { ...plan, known }, run.how.signal);
   notes.forEach((note) => run.notes.add(note));
-  const moved = plan.moves.filter(({ from, to }) => from !== to).reverse();
-  run.renumbered.push(...moved.map((move) => renumbered(channel, move)));
+  const moves = plan.moves.filter(({ from, to }) => from !== to).reverse();
+  run.renumbered.push(...moves.map((move) => renumbered(channel, move)));
   news.sort((a, b) => toEntry(b.place.name).seq - toEntry(a.place.name).seq); // whoever posts meanwhile is after the highest
   for (const { path: file, place, bytes } of news) {
     const to = path.join(channel.path, place.name);
@@ -5191,6 +5254,30 @@ async function takeMessages(
     if (!plan.moves.some((move) => move.to === place.name) && !there)
       run.came.set(file, { channel: channel.name, seq: toEntry(place.name).seq, file: place.name });
   }
+}
+
+/** The messages that somebody else gave another number: by what they say, for their number is new. */
+async function renumberedThere(
+  run: Sync,
+  channel: Channel,
+  changes: readonly Change[],
+  coming: ReadonlyMap<string, Message>,
+): Promise<ReadonlyMap<string, string>> {
+  const gone = changes.filter(({ place, bytes, before }) => place.kind === "message" && bytes === undefined && before);
+  const contents =
+    gone.length === 0
+      ? new Map<string, Buffer>()
+      : await blobs(
+          run,
+          gone.map(({ before }) => before!),
+        );
+  const were = gone.map(({ place, before }) => {
+    const bytes = contents.get(before!);
+    const message = bytes && parseMessage(channel, toEntry(place.name), bytes.toString());
+    return typeof message === "object" ? identityOf(message) : "";
+  });
+  const ids = [...coming.values()].map((message) => [identityOf(message), message.file] as const);
+  return new Map(ids.filter(([id]) => were.includes(id)));
 }
 
 function parsedMessage(channel: Channel, file: string, bytes: Buffer): Message {
@@ -5218,7 +5305,7 @@ function planTakeIn(
   channel: Channel,
   changes: readonly Change[],
   coming: ReadonlyMap<string, Message>,
-  pushed: ReadonlySet<string>,
+  { pushed, moved }: { readonly pushed: ReadonlySet<string>; readonly moved: ReadonlyMap<string, string> },
 ): { plan: Renumbering; notes: string[] } {
   const { entries } = listMessages(channel);
   const isOther = ({ file, seq }: Entry): boolean => {
@@ -5230,9 +5317,7 @@ function planTakeIn(
   const others = new Set(entries.filter(isOther));
   const local = messagesOf(channel, [...others]); // not pushed, or pushed and taken away there
   const here = new Set(entries.filter((entry) => !others.has(entry)).map(({ file }) => file));
-  const twins = new Map(
-    [...coming.values()].filter(({ file }) => !here.has(file)).map((one) => [identityOf(one), one.file]),
-  );
+  const twins = new Map([...moved].filter(([, file]) => !here.has(file)));
   const files = new Map<string, string>(); // the new names
   for (const message of local) {
     const twin = twins.get(identityOf(message));

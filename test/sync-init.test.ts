@@ -183,7 +183,7 @@ test("sync: in somebody's code branch it refuses, changes nothing and names the 
   );
   assert.match(refused.stderr, /sync --init URL.*sync --init origin/s);
   net.git(code, "add", "chat"); // messages on a branch of code
-  assert.match(below.chat(["sync", "--init", "origin"]).stderr, /git rm -r --cached/);
+  assert.match(below.chat(["sync", "--init", "origin"]).stderr, /rm -r -q --cached/);
   net.git(code, "rm", "-rq", "--cached", "chat");
   assert.deepEqual(snapshot(net, code), before);
   top.ok(["init", "talk"]); // the root is the code's work tree itself

@@ -251,7 +251,7 @@ test("sync: in a work tree that holds code it touches neither branch nor index, 
   ac("other", "sync", "--init", "chat.git");
   for (const args of [[], ["--init", "up"], ["--init", "up", "--branch", "z"], ["--init", "chat.git"], ["--init", "chat.git", "--branch", "z"]]) {
     const { message, try: mend } = fails("code", 1, "no_repo", "sync", ...args);
-    assert.equal(message, `the branch main of ${at("code")} holds more than channels ("a.c"): it is somebody's branch, and no message is put there`);
+    assert.equal(message, `the branch main of ${at("code")} holds more than channels ("a.c"): it is somebody's, and no message is put there`);
     assert.equal(mend, `agent-chat sync --init URL --root ${at("code", ".agent-chat")}`);
     assert.deepEqual(state(), before);
   }
