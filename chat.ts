@@ -2080,6 +2080,7 @@ function carryOut(channel: Channel, draft: Draft, transit: Transit): void {
   const { cursors: _, ...done } = transit;
   assertHeld(draft);
   fs.appendFileSync(movedPath(channel), `\n${JSON.stringify(done)}`);
+  assertHeld(draft); // else it may be another's by now
   removeIfPresent(fs.unlinkSync, transitPath(channel));
 }
 
