@@ -429,6 +429,10 @@ test("renumber: a reader and a poster while numbers change: each message is show
   const waiting = [renumberer, waiter("w", "wim", { marks: true, ...moving }), writer("a", moving)];
   const title = "numbers change under a wait";
   await sample(t, { ...scenario, title, roles: waiting, files: shown, check: wokenByNews }, LONG ? 20_000 : 60);
+  const suspend = { actor: "n", until: othersDid("unlink", /\.moving$/) };
+  const thief: Role = { ...renumberer, actor: "m" };
+  const stolen = { roles: [renumberer, thief, reader("r", { times: 2, ...moving })], files: known, suspend, jumps: 0 };
+  await sample(t, { ...scenario, ...stolen, title: "a renumbering suspended" }, LONG ? 20_000 : 60);
   const killed = [{ ...renumberer, kill: true, ...dead }, reader("r", { times: 2, ...moving }), writer("a", { after: "n", ...moving })];
   await sample(t, { ...scenario, title: "a killed renumbering", roles: killed, files: known }, LONG ? 20_000 : 20);
 });
