@@ -4600,11 +4600,11 @@ async function reinit(
   config: ReadonlyMap<string, string>,
 ): Promise<void> {
   const here = await oidOf(place, "HEAD");
+  const now = (await tryGit(place, ["symbolic-ref", "-q", "--short", "HEAD"])).out.toString().trim();
   const begun = here !== undefined;
-  if (begun) await assertOurs(place, here, `the branch of ${root}`, below(root));
+  if (begun) await assertOurs(place, here, `the branch ${now} of ${root}`, below(root));
   const remote = remoteNamed(config, url);
   if (remote === undefined) await mendRemote(place, root, url, config);
-  const now = (await tryGit(place, ["symbolic-ref", "-q", "--short", "HEAD"])).out.toString().trim();
   if (begun && (branch === undefined || branch === now || now === "")) return;
   if (begun) await git(place, ["branch", "-m", branch!]);
   await follows(place, branch ?? "main", remote ?? "origin");
@@ -4753,6 +4753,8 @@ interface Sync {
   readonly hidden: Set<string>; // paths that were left out before
   readonly notes: Set<string>;
   incoming: string; // the commit that is being taken in
+  last: string | undefined; // where the remote was when it was last seen
+  gone: readonly TreeRow[]; // what it had then, and has no more: it may have another number
 }
 
 /** A file of a commit that differs in another. */
@@ -4791,7 +4793,7 @@ export async function sync(root: string, how: Syncing = {}): Promise<Synced> {
         hidden: new Set<string>(),
         notes: new Set<string>(),
       };
-      const run: Sync = { root: base, repo, how, ...lists, incoming: "" };
+      const run: Sync = { root: base, repo, how, ...lists, incoming: "", last: undefined, gone: [] };
       await syncNow(run);
       return outcome(run, await oidOf(repo, "HEAD"));
     });
@@ -4833,9 +4835,10 @@ function touch(file: string): void {
 async function syncNow(run: Sync): Promise<void> {
   const { repo, how } = run;
   const { tries = SYNC_TRIES } = how;
-  const head = await oidOf(repo, "HEAD");
-  await assertOursHere(run, head);
-  if (head === undefined) await git(repo, ["read-tree", "--empty"]);
+  const { here, there } = await ends(repo);
+  run.last = there;
+  await assertOursHere(run, here);
+  if (here === undefined) await git(repo, ["read-tree", "--empty"]);
   else await indexAsHead(run);
   await finishIncoming(run);
   for (let left = tries; ; left--) {
@@ -4908,13 +4911,15 @@ async function push(run: Sync): Promise<boolean> {
   throw new ChatError("unpushed", `${message}; what is new here is kept, and not pushed`, remedy ?? "agent-chat sync");
 }
 
-/** The messages of a commit that another does not have. */
-async function messagesSince({ repo, root }: Sync, there: string | undefined, here: string): Promise<Carried[]> {
-  const how = ["-r", "-z", "--name-only"];
-  const all = ["ls-tree", ...how, here];
-  const files = there === undefined ? all : ["diff-tree", ...how, "--no-renames", "--diff-filter=A", there, here];
-  return splitRows(await git(repo, files)).flatMap((file) => {
-    const place = placeOf(root, file);
+/** The messages of a commit that another does not have, or only something else by their name. */
+async function messagesSince(
+  { repo, root, hidden }: Sync,
+  there: string | undefined,
+  here: string,
+): Promise<Carried[]> {
+  const rows = await rowsOf(repo, there, here);
+  return rows.flatMap(({ path: file, before, after }) => {
+    const place = after !== undefined && (before === undefined || hidden.has(file)) ? placeOf(root, file) : undefined;
     return place?.kind === "message"
       ? [{ channel: place.channel, seq: toEntry(place.name).seq, file: place.name }]
       : [];
@@ -4943,7 +4948,10 @@ async function takeIn(run: Sync, here: string | undefined, theirs: string): Prom
   run.incoming = theirs;
   writeWhole(incomingPath(repo), theirs);
   for (const file of await hiddenIn(repo)) run.hidden.add(file);
-  const changes = await changesOf(run, base, theirs);
+  const rows = await rowsOf(repo, base, theirs);
+  const since = run.last === undefined || run.last === base ? rows : await rowsOf(repo, run.last, theirs);
+  run.gone = since.filter(({ after }) => after === undefined);
+  const changes = await changesOf(run, rows, theirs);
   for (const channel of new Set(changes.map(({ place }) => place.channel))) {
     const own = changes.filter(({ place }) => place.channel === channel);
     if (channel === "") for (const change of own) takeRootFile(run, change.place.name, change.bytes);
@@ -5017,7 +5025,7 @@ async function hiddenIn(repo: Repo): Promise<string[]> {
 }
 
 /** Messages here whose very name was left out: they are sent in place of that. */
-async function unhidden({ repo, root }: Sync): Promise<Set<string>> {
+async function unhidden({ repo, root, hidden }: Sync): Promise<Set<string>> {
   const isHere = (file: string): boolean => {
     const { channel = "", name = "", kind } = placeOf(root, file) ?? {};
     if (kind !== "message" || !fs.existsSync(path.join(root, file))) return false;
@@ -5025,14 +5033,13 @@ async function unhidden({ repo, root }: Sync): Promise<Set<string>> {
   };
   const files = (await hiddenIn(repo)).filter(isHere);
   const input = files.map((file) => `${file}\0`).join("");
+  for (const file of files) hidden.add(file);
   if (files.length > 0) await git(repo, ["update-index", "-z", "--no-skip-worktree", "--stdin"], { input });
   return new Set(files);
 }
 
 /** What differs between two commits, as far as it is to be taken in: nothing of it is trusted. */
-async function changesOf(run: Sync, base: string | undefined, theirs: string): Promise<Change[]> {
-  const { repo } = run;
-  const rows = await rowsOf(repo, base, theirs);
+async function changesOf(run: Sync, rows: readonly TreeRow[], theirs: string): Promise<Change[]> {
   await takeIgnored(run, rows);
   const [plain, channels] = [plainFolders(run.root), await channelsOf(run, rows, theirs)];
   const wanted = rows.flatMap((row) => {
@@ -5238,7 +5245,7 @@ async function takeMessages(
   const news = changes.filter(({ place, bytes }) => place.kind === "message" && bytes !== undefined);
   if (news.length === 0) return;
   const coming = new Map(news.map(({ place, bytes }) => [place.name, parsedMessage(channel, place.name, bytes!)]));
-  const moved = await renumberedThere(run, channel, changes, coming);
+  const moved = await renumberedThere(run, channel, coming);
   const { plan, notes } = planTakeIn(run, channel, changes, coming, { pushed, moved });
   const known = [...coming.values()].filter(({ was }) => was !== undefined).map(({ file }) => file); // nobody here had it
   await renumberAll(channel, draft, { ...plan, known }, run.how.signal);
@@ -5261,19 +5268,18 @@ async function takeMessages(
 async function renumberedThere(
   run: Sync,
   channel: Channel,
-  changes: readonly Change[],
   coming: ReadonlyMap<string, Message>,
 ): Promise<ReadonlyMap<string, string>> {
-  const gone = changes.filter(({ place, bytes, before }) => place.kind === "message" && bytes === undefined && before);
-  const contents =
-    gone.length === 0
-      ? new Map<string, Buffer>()
-      : await blobs(
-          run,
-          gone.map(({ before }) => before!),
-        );
+  const gone = run.gone.flatMap(({ path: file, before }) => {
+    const place = placeOf(run.root, file);
+    return place?.kind === "message" && place.channel === channel.name ? [{ place, before: before! }] : [];
+  });
+  const contents = await blobs(
+    run,
+    gone.map(({ before }) => before),
+  );
   const were = gone.map(({ place, before }) => {
-    const bytes = contents.get(before!);
+    const bytes = contents.get(before);
     const message = bytes && parseMessage(channel, toEntry(place.name), bytes.toString());
     return typeof message === "object" ? identityOf(message) : "";
   });

@@ -244,10 +244,11 @@ test("renumber: who reads for the first time while it waits for the cursors of o
   cursor("old", "1");
   fs.mkdirSync(at("one", "r", ".cursors", "old.lock"));
   const moving = start("one", "renumber", "r");
-  await until("it holds the channel's lock", () => fs.existsSync(at("one", "r", "_seq.lock")));
-  assert.deepEqual(news("one", "yan"), ["a x 1", "b x 2", "c x 3"]);
-  assert.ok(fs.existsSync(at("one", "r", "_seq.lock")));
+  await until("it has decided", () => fs.existsSync(at("one", "r", ".cursors", ".moving")));
+  const reading = start("one", "read", "r", "--as", "yan", "--json");
+  await until("it has shown all", () => rows(reading.output()).length === 3); // and may not mark yet
   fs.rmdirSync(at("one", "r", ".cursors", "old.lock"));
+  assert.deepEqual(rows<Shown>((await reading.ended).stdout).map(({ body }) => body.trim()).sort(), ["a x 1", "b x 2", "c x 3"]);
   assert.equal((await moving.ended).stdout, "renumbered 0001-b-x.md -> 0003-b-x.md  now #3\n");
   assert.deepEqual([news("one", "yan"), cursor("yan")], [[], "3"]);
 });

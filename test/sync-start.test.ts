@@ -121,7 +121,7 @@ test("sync: a branch of the remote that holds code is refused by name, and --bra
   const { fails, ac } = inCode(t);
   ac("one", "init", "r");
   const { message, try: mend } = fails("one", 1, "no_repo", "sync", "--init", "hub.git");
-  assert.equal(message, 'the branch main of origin holds more than channels ("a.c"): it is somebody\'s branch, and no message is put there');
+  assert.equal(message, 'the branch main of origin holds more than channels ("a.c"): it is somebody\'s, and no message is put there');
   assert.equal(mend, "agent-chat sync --init URL --branch agent-chat");
   assert.match(ac("one", "sync", "--init", "hub.git", "--branch", "agent-chat"), /^synced /);
 });
