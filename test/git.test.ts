@@ -252,3 +252,23 @@ test("renumber: who reads for the first time while it waits for the cursors of o
   assert.equal((await moving.ended).stdout, "renumbered 0001-b-x.md -> 0003-b-x.md  now #3\n");
   assert.deepEqual([news("one", "yan"), cursor("yan")], [[], "3"]);
 });
+
+test("renumber: where git alone brings it to another machine nothing is hidden", (t) => {
+  const { ac, git, commit, news, path: at } = clones(t);
+  ac("one", "post", "r", "--as", "ann", "--body", "mine");
+  ac("two", "post", "r", "--as", "bob", "--body", "other");
+  assert.deepEqual(news("two", "cat"), ["first", "other"]);
+  for (const root of ["two", "one"]) {
+    commit(root);
+    git(root, "pull", "-q", "--no-rebase", "--no-edit");
+    git(root, "push", "-q");
+  }
+  ac("one", "renumber", "r");
+  commit("one", "renumbered");
+  git("one", "push", "-q");
+  git("two", "pull", "-q");
+  assert.match(fs.readFileSync(at("two", "r", "0003-bob-other.md"), "utf8"), /^was: 2$/m);
+  assert.ok(news("two", "cat").includes("mine"), "it has the number of one that was shown");
+  assert.deepEqual([news("two", "cat"), fs.readFileSync(at("two", "r", ".cursors", "cat.txt"), "utf8")], [[], "3"]);
+  assert.deepEqual(news("two", "dan"), ["first", "mine", "other"]);
+});
