@@ -4247,6 +4247,7 @@ export async function waitForTasks(
 
 const SILENCE_S = 30; // a remote that says nothing for so long is given up
 const GIT_LOCK_MS = 5_000; // git holds its own locks for moments
+const GIT_END_MS = 1_000; // and ends within one, when it is told to
 
 /** Where git is run, and how long for. */
 interface GitPlace {
@@ -4310,10 +4311,11 @@ async function runGit({ cwd, env, signal, silence }: GitPlace, args: readonly st
   const child = spawn("git", [...GIT_OPTIONS, ...args], { cwd, env, detached: group, stdio: "pipe" });
   const [out, err]: [Buffer[], Buffer[]] = [[], []];
   return new Promise<Ran>((resolve, reject) => {
-    let reason: unknown;
+    let [reason, last]: [unknown, NodeJS.Timeout | undefined] = [undefined, undefined];
     const stop = (why: unknown): void => {
       reason ??= why;
-      killAll(child, group);
+      endAll(child, group, "SIGTERM"); // it takes its locks away
+      last ??= setTimeout(() => endAll(child, group, "SIGKILL"), GIT_END_MS);
     };
     const quiet = new ChatError("remote", `the remote said nothing for ${silence} s (git ${args[0]})`);
     const timer = how.remote ? setInterval(() => stop(quiet), silence * 1000) : undefined;
@@ -4326,6 +4328,7 @@ async function runGit({ cwd, env, signal, silence }: GitPlace, args: readonly st
     child.once("error", (error) => reject(noGit(error, cwd)));
     child.once("close", (code) => {
       clearInterval(timer);
+      clearTimeout(last);
       signal?.removeEventListener("abort", onAbort);
       if (reason !== undefined) reject(reason);
       else resolve({ code: code ?? -1, out: Buffer.concat(out), err: Buffer.concat(err).toString() });
@@ -4333,10 +4336,12 @@ async function runGit({ cwd, env, signal, silence }: GitPlace, args: readonly st
   });
 }
 
-function killAll(child: { readonly pid?: number | undefined; kill(signal: "SIGKILL"): boolean }, group: boolean): void {
+type Child = Pick<import("node:child_process").ChildProcess, "pid" | "kill">;
+
+function endAll(child: Child, group: boolean, how: "SIGTERM" | "SIGKILL"): void {
   try {
-    if (group && child.pid !== undefined) process.kill(-child.pid, "SIGKILL");
-    else child.kill("SIGKILL");
+    if (group && child.pid !== undefined) process.kill(-child.pid, how);
+    else child.kill(how);
   } catch {
     // it has ended
   }

@@ -443,3 +443,33 @@ ${AC} read review --as bob --json --max-bytes 9000000`;
   assert.match(ran.stderr.split("---")[0]!, /"no_space"/);
   assert.equal(ran.stdout.split("\n").filter((row) => row.includes('"title":"m')).length, 3, ran.stdout.slice(0, 500));
 });
+
+test("sync: ended by a signal while git holds a lock, it leaves none, and the next sync goes on", async (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.post("ann", "a");
+  const slow = `if [[ " $* " == *" --index-info "* ]]; then (cat; sleep 60) | PATH=\${PATH#*:} git "$@"; exit; fi`;
+  const running = here.start(["sync"], { env: { PATH: gitThatFirst(net.box, slow) } });
+  await until("git has its lock", () => fs.existsSync(here.at(".git", "index.lock")));
+  running.child.kill("SIGTERM");
+  assert.equal((await running.ended).status, 143);
+  await until("git has ended", () => !fs.existsSync(here.at(".git", "index.lock")));
+  assert.equal(fs.existsSync(here.at("_sync.lock")), false);
+  here.sync();
+  there.sync();
+  assert.deepEqual(there.read("bob"), ["a"]);
+});
+
+test("wait --sync: a remote that hangs holds no wait back", (t) => {
+  const net = fleet(t);
+  const [here] = pair(net);
+  const PATH = gitThatFirst(net.box, `[[ " $* " == *" fetch "* ]] && exec sleep 300`);
+  here.read("bob");
+  const began = Date.now();
+  const waited = here.chat(["wait", "review", "--as", "bob", "--sync", "1", "--timeout", "1"], { env: { PATH } });
+  assert.deepEqual([waited.status, Date.now() - began < 6_000], [2, true], waited.stderr);
+  here.post("ann", "local");
+  const shown = here.chat(["wait", "review", "--as", "bob", "--sync", "1", "--timeout", "20"], { env: { PATH } });
+  assert.deepEqual([shown.status, /local/.test(shown.stdout)], [0, true], "the tick goes on");
+  assert.equal(fs.existsSync(here.at("_sync.lock")), false);
+});

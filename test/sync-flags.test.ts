@@ -189,3 +189,70 @@ if (( n < 3 )); then echo $((n + 1)) > "${count}"; ${AC} post review --root "${t
   assert.deepEqual(here.files(), there.files());
   assertLinear(net);
 });
+
+test("post --sync: from several machines and processes at once, each message is there once and all agree", async (t) => {
+  const net = fleet(t);
+  const machines = [...pair(net), net.joined("third")];
+  const posts = machines.flatMap((machine, i) =>
+    [1, 2].map((n) =>
+      machine.start(["post", "review", "--as", `m${i}-${n}`, "--title", `${i} ${n}`, "--body", "x", "--sync"]),
+    ),
+  );
+  for (const { ended } of posts) {
+    const { status, stderr } = await ended;
+    assert.equal(status, 0, stderr);
+  }
+  for (const machine of machines) machine.sync();
+  const [first, ...others] = machines.map((machine) => machine.files());
+  assert.deepEqual(
+    first!.map((file) => Number.parseInt(file, 10)),
+    [1, 2, 3, 4, 5, 6],
+  );
+  for (const other of others) assert.deepEqual(other, first);
+  for (const machine of machines)
+    assert.deepEqual(machine.read("reader").sort(), ["0 1", "0 2", "1 1", "1 2", "2 1", "2 2"]);
+  assertLinear(net);
+});
+
+test("claim --sync and done --sync: offline they are kept here, and exit 1 as unpushed", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.ok(["task", "review", "work", "--as", "ann"]);
+  here.sync();
+  there.sync();
+  fs.renameSync(net.remote, `${net.remote}.away`);
+  for (const words of [
+    ["claim", "review", "1"],
+    ["done", "review", "1"],
+  ]) {
+    const { status, stderr } = there.chat([...words, "--as", "bob", "--sync", "--json"]);
+    assert.deepEqual([status, /"unpushed"/.test(stderr)], [1, true], stderr);
+  }
+  fs.renameSync(`${net.remote}.away`, net.remote);
+  there.sync();
+  here.sync();
+  assert.ok(fs.existsSync(here.at("review", "task-1.DONE-bob.md")));
+});
+
+test("sync: members who joined or left on either side, and keys nobody here knows, are as both sides made them", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  for (const name of ["ann", "bob", "cat"]) here.ok(["join", "review", "--as", name]);
+  here.sync();
+  there.sync();
+  here.ok(["leave", "review", "--as", "ann"]);
+  here.ok(["join", "review", "--as", "dan"]);
+  there.ok(["join", "review", "--as", "eve"]);
+  const file = there.at("review", "_meta.json");
+  fs.writeFileSync(file, JSON.stringify({ ...(JSON.parse(fs.readFileSync(file, "utf8")) as object), extra: { a: 1 } }));
+  here.sync();
+  there.sync();
+  here.sync();
+  for (const one of [here, there]) {
+    const meta = JSON.parse(fs.readFileSync(one.at("review", "_meta.json"), "utf8")) as {
+      members: string[];
+      extra: unknown;
+    };
+    assert.deepEqual([meta.members.sort(), meta.extra], [["bob", "cat", "dan", "eve"], { a: 1 }]);
+  }
+});
