@@ -49,11 +49,13 @@ function step(op, ...paths) {
  *   is only a reserved name, where there are no hard links, is).
  * - Making `.cursors`, which is there from the start.
  * - A reader's look at the lock: it only decides how long the reader pauses.
+ * - Looks for what numbers changed, where no actor changes any.
  * A task's file and its record do come and go; who works on tasks looks at them in steps. So do messages while numbers
  * change.
  */
 function isPrivate(op, [file, how]) {
   if (typeof file === "number") return true;
+  if (!role.moving && /\.cursors[/\\]\.mov(ing|ed)$/.test(file)) return true;
   const shared = role.moving
     ? /\.(txt|newest|wait|md|moving|moved)$/
     : TASK_ROLES.includes(role.does)
