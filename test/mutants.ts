@@ -35,7 +35,7 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "a robbed writer fails instead of starting over",
-    from: 'if (!isCode(error, "ESTOLEN") && isHeld(draft)) throw error;',
+    from: "if (!isStolen(error, lock) && isHeld(draft)) throw error;",
     to: "throw error;",
     tests: ["schedules", "lock"],
   },
@@ -71,14 +71,14 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "cursor taken from a second listing, not from what was shown",
-    from: "const added = cursorOf([...batch.passed, ...shown], batch.shared);",
-    to: "const added = cursorOf(listMessages(channel).entries, batch.shared);",
+    from: "let marked = cursorOf([...passed, ...shown], shared);",
+    to: "let marked = cursorOf([...listMessages(channel).entries, ...passed, ...shown], shared);",
     tests: ["read", "wait", "schedules"],
   },
   {
     name: "cursor written over what another session marked",
-    from: "const text = formatCursor(union(doubted ? NOTHING : disk.cursor, added));",
-    to: "const text = formatCursor(union(doubted ? NOTHING : batch.cursor.cursor, added));",
+    from: "formatCursor(union(doubted ? NOTHING : disk.cursor, shownNow(batch, shown, now)))",
+    to: "formatCursor(union(doubted ? NOTHING : batch.cursor.cursor, shownNow(batch, shown, now)))",
     tests: ["cursor", "schedules"],
   },
   {
@@ -192,10 +192,12 @@ const MUTANTS: readonly Mutant[] = [
   {
     name: "key: looked up before the lock is taken, not under it",
     from: `    const publishing = (draft: Draft, seen: Glance | undefined): Message => {
+      const unnumbered = nowAnswering(channel, addressed, numbers);
       const before = postedBefore(channel, unnumbered);
 `,
-    to: `    const before = postedBefore(channel, unnumbered);
+    to: `    const before = postedBefore(channel, addressed);
     const publishing = (draft: Draft, seen: Glance | undefined): Message => {
+      const unnumbered = nowAnswering(channel, addressed, numbers);
 `,
     tests: ["schedules", "post"],
   },
@@ -226,10 +228,12 @@ const MUTANTS: readonly Mutant[] = [
   {
     name: "ask: its position is taken after the post",
     from: `  openWatches(waiter);
+  const before = numbering(channel);
   const posted = await post(channel, { ...outgoing, status: "question" }, how);
   await how.onPosted?.(posted);
 `,
-    to: `  const posted = await post(channel, { ...outgoing, status: "question" }, how);
+    to: `  const before = numbering(channel);
+  const posted = await post(channel, { ...outgoing, status: "question" }, how);
   await how.onPosted?.(posted);
   openWatches(waiter);
 `,
@@ -288,6 +292,102 @@ const MUTANTS: readonly Mutant[] = [
     from: "repliesTo(channel, seq, entries, inspectReadable);",
     to: "repliesTo(channel, seq, entries);",
     tests: ["failures"],
+  },
+  {
+    name: "renumber: cursors stay as they are",
+    from: "return [[agent, formatCursor(translated(doubt(file, newest).cursor, transit))]];",
+    to: "return [[agent, formatCursor(file.cursor)]];",
+    tests: ["git", "schedules", "sync"],
+  },
+  {
+    name: "renumber: what was looked at under old numbers is marked under them",
+    from: "if (!isBrought(batch, change.id)) marked = translated(marked, change);",
+    to: "void change;",
+    tests: ["schedules", "kills", "machines"],
+  },
+  {
+    name: "renumber: what a dead process decided is not finished",
+    from: "if (transit === undefined) return body(draft, seen);",
+    to: "if (transit?.id !== \"\") return body(draft, seen);",
+    tests: ["kills", "schedules"],
+  },
+  {
+    name: "renumber: a reader does not look again where numbers changed under it",
+    from: "if (left <= 1 || isSameNumbering(now, numbering(reader.channel))) return batch;",
+    to: "if (left > 0) return batch;",
+    tests: ["schedules", "kills"],
+  },
+  {
+    name: "renumber: one marks while it is decided on the cursors",
+    from: "return now.under !== undefined || text ===",
+    to: "return text ===",
+    tests: ["schedules", "git"],
+  },
+  {
+    name: "renumber: the numbers that a message had are believed, though git alone brought it",
+    from: "if (left > 1 && hasDoubts(reader)) continue;",
+    to: "if (left < 1) continue;",
+    tests: ["git"],
+  },
+  {
+    name: "renumber: the answers stay with the first",
+    from: "return left.length > 1 ? reply_to : toEntry(files.get(first!.file) ?? first!.file).seq;",
+    to: "return reply_to ?? toEntry(files.get(first!.file) ?? first!.file).seq;",
+    tests: ["git", "sync"],
+  },
+  {
+    name: "sync: what was not pushed keeps its numbers",
+    from: "if (unpushed.some(({ seq }) => seq <= next))",
+    to: "if (next < 0)",
+    tests: ["sync", "machines"],
+  },
+  {
+    name: "sync: what is taken in is not written down before",
+    from: "writeWhole(incomingPath(repo), theirs);",
+    to: "",
+    tests: ["kills", "machines"],
+  },
+  {
+    name: "sync: what was renumbered elsewhere is taken for something new",
+    from: "return new Map(ids.filter(([id]) => were.includes(id)));",
+    to: "return new Map(ids.slice(ids.length + were.length));",
+    tests: ["sync-clones", "sync"],
+  },
+  {
+    name: "sync: who lost a task is not told",
+    from: "if (untold?.agent !== agent || untold.task !== task) tellLost(run, channel, draft, { task, agent, owner });",
+    to: "void untold;",
+    tests: ["sync-flags"],
+  },
+  {
+    name: "sync: a number that comes late stays in the cursors",
+    from: "return late.filter((seq) => cursors.some((cursor) => holds(cursor, { seq, file: \"\" }, none)));",
+    to: "return late.filter(() => cursors.length < 0 && holds(NOTHING, { seq: 1, file: \"\" }, none));",
+    tests: ["sync", "sync-clones", "sync-start"],
+  },
+  {
+    name: "sync: a link of the remote is taken for a file",
+    from: "if (/^100/.test(mode)) return false;",
+    to: "if (/^1[02]0/.test(mode)) return false;",
+    tests: ["sync-failures"],
+  },
+  {
+    name: "sync: what a surrounding git says is taken over",
+    from: "!name.startsWith(\"GIT_\") || GIT_KEPT.test(name)",
+    to: "name !== \"\" || GIT_KEPT.test(name)",
+    tests: ["sync-failures"],
+  },
+  {
+    name: "sync: the branch is not asked whose it is",
+    from: "if (foreign === undefined) return;",
+    to: "if (foreign?.name !== \"\") return;",
+    tests: ["sync-init", "sync-start"],
+  },
+  {
+    name: "sync: pushed by force",
+    from: "`${here}:${repo.upstream}`",
+    to: "`+${here}:${repo.upstream}`",
+    tests: ["sync-flags", "machines"],
   },
 ];
 
