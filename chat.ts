@@ -4286,8 +4286,10 @@ function gitEnvironment(config: ReadonlyMap<string, string> = new Map()): NodeJS
   const ssh = env["GIT_SSH_COMMAND"] ?? config.get("core.sshcommand") ?? (env["GIT_SSH"] ? undefined : "ssh");
   const batch = ssh === undefined ? {} : { GIT_SSH_COMMAND: `${ssh} -o BatchMode=yes` };
   const quiet = { GIT_TERMINAL_PROMPT: "0", GIT_ASKPASS: "", SSH_ASKPASS: "", GCM_INTERACTIVE: "never", LC_ALL: "C" };
-  const identity = config.has("user.email") ? {} : { EMAIL: `agent-chat@${HOST}` };
-  return { ...identity, ...env, ...batch, ...quiet };
+  const [name, email] = [config.get("user.name") ?? "agent-chat", config.get("user.email") ?? `agent-chat@${HOST}`];
+  const author = { GIT_AUTHOR_NAME: name, GIT_AUTHOR_EMAIL: email };
+  const committer = { GIT_COMMITTER_NAME: name, GIT_COMMITTER_EMAIL: email };
+  return { ...author, ...committer, ...env, ...batch, ...quiet };
 }
 
 /** Runs git to its end, whatever that is; a lock of git's own is waited for. Throws `no_git`, and `remote` for silence. */
@@ -4690,12 +4692,8 @@ async function assertNowhereElse(place: GitPlace, root: string, branch: string):
 }
 
 async function commitTree(place: GitPlace, tree: string, parents: readonly string[], subject: string): Promise<string> {
-  const named = (await tryGit(place, ["var", "GIT_COMMITTER_IDENT"])).code === 0;
-  const who = { GIT_AUTHOR_NAME: "agent-chat", GIT_COMMITTER_NAME: "agent-chat" };
-  const email = { GIT_AUTHOR_EMAIL: `agent-chat@${HOST}`, GIT_COMMITTER_EMAIL: `agent-chat@${HOST}` };
-  const env = named ? place.env : { ...place.env, ...who, ...email };
   const args = ["commit-tree", tree, ...parents.flatMap((parent) => ["-p", parent])];
-  return (await git({ ...place, env }, args, { input: `${subject}\n` })).toString().trim();
+  return (await git(place, args, { input: `${subject}\n` })).toString().trim();
 }
 
 // ---- sync ----------------------------------------------------------------------------------------------------------
@@ -4757,7 +4755,9 @@ interface Sync {
   readonly leftOut: Map<string, string>; // path: why
   readonly hidden: Set<string>; // paths that were left out before
   readonly notes: Set<string>;
-  incoming: string; // the commit that is being taken in
+  here: string | undefined; // the commit of the branch
+  there: string | undefined; // that of the remote's
+  incoming: string; // the one that is being taken in
   last: string | undefined; // where the remote was when it was last seen
   gone: readonly TreeRow[]; // what it had then, and has no more: it may have another number
 }
@@ -4798,21 +4798,19 @@ export async function sync(root: string, how: Syncing = {}): Promise<Synced> {
         hidden: new Set<string>(),
         notes: new Set<string>(),
       };
-      const run: Sync = { root: base, repo, how, ...lists, incoming: "", last: undefined, gone: [] };
+      const none = { here: undefined, there: undefined, last: undefined };
+      const run: Sync = { root: base, repo, how, ...lists, ...none, incoming: "", gone: [] };
       await syncNow(run);
-      return outcome(run, await oidOf(repo, "HEAD"));
+      return outcome(run);
     });
   });
 }
 
-function outcome(
-  { root, repo, sent, came, renumbered, lost, leftOut, notes }: Sync,
-  commit: string | undefined,
-): Synced {
+function outcome({ root, repo, sent, came, renumbered, lost, leftOut, notes, here }: Sync): Synced {
   const left_out = [...leftOut].map(([path, reason]) => ({ path, reason }));
   const remote = repo.tracking.replace(/^refs\/remotes\//, "");
   const all = { sent, came: [...came.values()], renumbered, lost, left_out, notes: [...notes] };
-  return { root, remote, commit: commit ?? null, ...all };
+  return { root, remote, commit: here ?? null, ...all };
 }
 
 /** One sync of a root at a time. Its lock is touched all the time, for it is held as long as the remote takes. */
@@ -4840,10 +4838,10 @@ function touch(file: string): void {
 async function syncNow(run: Sync): Promise<void> {
   const { repo, how } = run;
   const { tries = SYNC_TRIES } = how;
-  const { here, there } = await ends(repo);
-  run.last = there;
-  await assertOursHere(run, here);
-  if (here === undefined) await git(repo, ["read-tree", "--empty"]);
+  Object.assign(run, await ends(repo));
+  run.last = run.there;
+  await assertOursHere(run);
+  if (run.here === undefined) await git(repo, ["read-tree", "--empty"]);
   else await indexAsHead(run);
   await finishIncoming(run);
   for (let left = tries; ; left--) {
@@ -4853,7 +4851,7 @@ async function syncNow(run: Sync): Promise<void> {
       return;
     }
     await commitHere(run);
-    if (offline !== undefined) throw await unpushed(run, offline);
+    if (offline !== undefined) throw unpushed(run, offline);
     if (await push(run)) return;
     if (left <= 1)
       throw new ChatError("unpushed", `others pushed first, ${tries} times: it stays here`, "agent-chat sync");
@@ -4876,15 +4874,19 @@ async function fetchNews(run: Sync): Promise<ChatError | undefined> {
     if (error.code !== "remote") throw error;
     return error;
   }
-  const { here, there } = await ends(repo);
-  if (ran.code === 0) await takeIn(run, here, there!);
-  else await git(repo, ["update-ref", "-d", repo.tracking]); // no branch there, or not any more: all of it is to be pushed
+  Object.assign(run, await ends(repo));
+  if (ran.code === 0) await takeIn(run, run.there!);
+  else await forgetRemote(run);
   return undefined;
 }
 
-async function unpushed(run: Sync, offline: ChatError): Promise<ChatError> {
-  const { repo } = run;
-  const { here, there } = await ends(repo);
+/** The remote has no such branch, or not any more: all of it is to be pushed. */
+async function forgetRemote(run: Sync): Promise<void> {
+  await git(run.repo, ["update-ref", "-d", run.repo.tracking]);
+  run.there = undefined;
+}
+
+function unpushed({ here, there }: Sync, offline: ChatError): ChatError {
   if (here === there) return offline;
   const message = `${offline.message}; what is new here is kept, and not pushed`;
   return new ChatError("unpushed", message, offline.remedy ?? "agent-chat sync");
@@ -4892,8 +4894,7 @@ async function unpushed(run: Sync, offline: ChatError): Promise<ChatError> {
 
 /** False where somebody pushed first. */
 async function push(run: Sync): Promise<boolean> {
-  const { repo } = run;
-  const { here, there } = await ends(repo);
+  const { repo, here, there } = run;
   if (here === undefined || here === there) return true;
   run.sent.splice(0, Infinity, ...(await messagesSince(run, there, here)));
   const args = ["push", "--no-verify", "--progress", repo.url, `${here}:${repo.upstream}`];
@@ -4904,6 +4905,7 @@ async function push(run: Sync): Promise<boolean> {
   });
   if (ran.code === 0) {
     await git(repo, ["update-ref", repo.tracking, here]);
+    run.there = here;
     return true;
   }
   if (
@@ -4938,13 +4940,13 @@ const incomingPath = ({ dir }: { readonly dir: string }): string => path.join(di
 async function finishIncoming(run: Sync): Promise<void> {
   const oid = readIfPossible(incomingPath(run.repo)).trim();
   if (!/^[0-9a-f]{40,64}$/.test(oid)) return;
-  if ((await oidOf(run.repo, oid)) !== undefined) await takeIn(run, (await ends(run.repo)).here, oid);
+  if ((await oidOf(run.repo, oid)) !== undefined) await takeIn(run, oid);
   removeIfPresent(fs.unlinkSync, incomingPath(run.repo));
 }
 
 /** Brings the files, and then the branch, from where they are to a commit of the remote. */
-async function takeIn(run: Sync, here: string | undefined, theirs: string): Promise<void> {
-  const { repo } = run;
+async function takeIn(run: Sync, theirs: string): Promise<void> {
+  const { repo, here } = run;
   if (here === theirs) return;
   const base = here === undefined ? undefined : await baseOf(repo, here, theirs);
   if (base === theirs) return;
@@ -4952,7 +4954,7 @@ async function takeIn(run: Sync, here: string | undefined, theirs: string): Prom
     await assertOurs(repo, theirs, `the branch ${repo.upstream.replace("refs/heads/", "")} of ${repo.remote}`);
   run.incoming = theirs;
   writeWhole(incomingPath(repo), theirs);
-  for (const file of await hiddenIn(repo)) run.hidden.add(file);
+  for (const file of hiddenIn(splitRows(await git(repo, ["ls-files", "-t", "-z"])))) run.hidden.add(file);
   const rows = await rowsOf(repo, base, theirs);
   const since = run.last === undefined || run.last === base ? rows : await rowsOf(repo, run.last, theirs);
   run.gone = since.filter(({ after }) => after === undefined);
@@ -4970,12 +4972,13 @@ async function takeIn(run: Sync, here: string | undefined, theirs: string): Prom
     theirs,
     here ?? "0".repeat(theirs.length),
   ]);
+  run.here = theirs;
   await readIndex(run);
   removeIfPresent(fs.unlinkSync, incomingPath(repo));
 }
 
 /** Before anything is touched, and asked once: whatever comes later to a branch of messages, it is one. */
-async function assertOursHere({ repo, root }: Sync, here: string | undefined): Promise<void> {
+async function assertOursHere({ repo, root, here }: Sync): Promise<void> {
   if (repo.ours) return;
   if (here === undefined) return assertNoneStaged(repo, root);
   await assertOurs(repo, here, `the branch ${repo.branch} of ${root}`, below(root));
@@ -5023,20 +5026,19 @@ async function readIndex(run: Sync): Promise<void> {
     await tryGit(repo, ["update-index", "-z", "--skip-worktree", "--stdin"], { input: paths.join("") });
 }
 
-/** What was left out. */
-async function hiddenIn(repo: Repo): Promise<string[]> {
-  const rows = splitRows(await git(repo, ["ls-files", "-t", "-z"]));
-  return rows.flatMap((row) => (row.startsWith("S ") ? [row.slice(2)] : []));
+/** What was left out, of the rows of `ls-files -t`. */
+function hiddenIn(index: readonly string[]): string[] {
+  return index.flatMap((row) => (row.startsWith("S ") ? [row.slice(2)] : []));
 }
 
 /** Messages here whose very name was left out: they are sent in place of that. */
-async function unhidden({ repo, root, hidden }: Sync): Promise<Set<string>> {
+async function unhidden({ repo, root, hidden }: Sync, index: readonly string[]): Promise<Set<string>> {
   const isHere = (file: string): boolean => {
     const { channel = "", name = "", kind } = placeOf(root, file) ?? {};
     if (kind !== "message" || !fs.existsSync(path.join(root, file))) return false;
     return inspect({ root, name: channel, path: path.join(root, channel) }, toEntry(name)).kind === "message";
   };
-  const files = (await hiddenIn(repo)).filter(isHere);
+  const files = hiddenIn(index).filter(isHere);
   const input = files.map((file) => `${file}\0`).join("");
   for (const file of files) hidden.add(file);
   if (files.length > 0) await git(repo, ["update-index", "-z", "--no-skip-worktree", "--stdin"], { input });
@@ -5649,12 +5651,11 @@ async function takeCursor(
 
 /** Commits what is new here, on top of the branch. */
 async function commitHere(run: Sync): Promise<void> {
-  const { repo, root } = run;
-  const here = await oidOf(repo, "HEAD");
+  const { repo, root, here } = run;
   const channels = listChannels(root, (note) => run.notes.add(note));
   for (let left = LISTINGS; ; left--) {
     const before = await settledNumbers(channels, run.how.signal);
-    const found = await changedHere(run, channels, here);
+    const found = await changedHere(run, channels);
     const ids = await hashed(repo, found.added);
     const changed = channels.some((channel, i) => !isSameNumbering(before[i]!, numbering(channel)));
     if ((ids === undefined || changed) && left > 1) continue; // a task was renamed in between, or numbers changed
@@ -5668,6 +5669,7 @@ async function commitHere(run: Sync): Promise<void> {
     const tree = (await git(repo, ["write-tree"])).toString().trim();
     const commit = await commitTree(repo, tree, here === undefined ? [] : [here], subjectOf(run, found));
     await git(repo, ["update-ref", "-m", "agent-chat sync", `refs/heads/${repo.branch}`, commit, here ?? zero]);
+    run.here = commit;
     await tryGit(repo, ["update-index", "-q", "--refresh"]);
     return;
   }
@@ -5700,20 +5702,21 @@ interface News {
 const ROOT_FILES = [".gitignore", ".gitattributes"];
 
 /** What differs here from the branch. A message that is gone is put back, unless it has another number now. */
-async function changedHere(run: Sync, channels: readonly Channel[], here: string | undefined): Promise<News> {
-  const { repo, root } = run;
+async function changedHere(run: Sync, channels: readonly Channel[]): Promise<News> {
+  const { repo, root, here } = run;
   const found: News = { added: [], changed: new Set(), removed: [] };
   const folders = channels.map(({ name }) => `${name}/`);
   channels.forEach(letWriterFinish);
-  const spoilt = await unhidden(run);
-  const [tracked, fresh, rows] = (
+  const index = splitRows(await git(repo, ["ls-files", "-t", "-z"]));
+  const spoilt = await unhidden(run, index);
+  const [fresh, rows] = (
     await Promise.all([
-      git(repo, ["ls-files", "-z", "--", ...ROOT_FILES]),
       folders.length === 0 ? Buffer.alloc(0) : git(repo, ["ls-files", "-o", "-z", "--", ...folders]),
       git(repo, ["diff-files", "-z", "--name-status"]),
     ])
-  ).map(splitRows) as [string[], string[], string[]];
-  found.added.push(...ROOT_FILES.filter((name) => !tracked.includes(name) && fs.existsSync(path.join(root, name))));
+  ).map(splitRows) as [string[], string[]];
+  const tracked = new Set(index.map((row) => row.slice(2)));
+  found.added.push(...ROOT_FILES.filter((name) => !tracked.has(name) && fs.existsSync(path.join(root, name))));
   found.added.push(...fresh.filter((file) => isToSend(run, file)));
   const gone: string[] = [];
   for (let i = 0; i + 1 < rows.length; i += 2) {

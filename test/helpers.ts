@@ -50,6 +50,26 @@ export interface Sandbox {
   at(...parts: string[]): string;
 }
 
+const prepared = new Map<string, { readonly copy: string; readonly from: string }>();
+
+/** Makes what is in a scratch folder, repositories of git too; the next time under this key that is only copied. */
+export function prepare(dir: string, key: string, make: () => void): void {
+  const before = prepared.get(key);
+  if (before === undefined) {
+    make();
+    const copy = fs.mkdtempSync(path.join(os.tmpdir(), "agent-chat-prepared-"));
+    process.on("exit", () => fs.rmSync(copy, { recursive: true, force: true }));
+    fs.cpSync(dir, copy, { recursive: true });
+    prepared.set(key, { copy, from: dir });
+    return;
+  }
+  fs.cpSync(before.copy, dir, { recursive: true });
+  for (const name of fs.readdirSync(dir)) {
+    const config = path.join(dir, name, ".git", "config");
+    if (fs.existsSync(config)) fs.writeFileSync(config, fs.readFileSync(config, "utf8").replaceAll(before.from, dir));
+  }
+}
+
 export interface Running {
   readonly child: ChildProcess;
   readonly ended: Promise<Result>;

@@ -194,9 +194,9 @@ async function killSyncs(t: TestContext, sample: number, least: number, env?: Re
   assert.ok(last > least && last < STEPS_MAX - 50, `it has some steps: ${last}`);
 }
 
-test("sync: killed before any of its steps, hides and tears nothing, and the next one finishes", (t) => killSyncs(t, 40, 80));
+test("sync: killed before any of its steps, hides and tears nothing, and the next one finishes", (t) => killSyncs(t, 24, 80));
 
-test("sync: killed with the git that it runs, leaves at most a lock that is named", (t) => killSyncs(t, 12, 8, { KILL_GIT: "1" }));
+test("sync: killed with the git that it runs, leaves at most a lock that is named", (t) => killSyncs(t, 8, 8, { KILL_GIT: "1" }));
 
 test("sync: two at once of one root both end well, and what is new is carried by one commit", async (t) => {
   const { dir, start } = sandbox(t);

@@ -12,7 +12,7 @@ import { BIN, cleanEnv, random, rows, sandbox, watchChild, type Result } from ".
 
 const LONG = process.env["LONG"] === "1";
 const SEED = Number(process.env["SEED"] ?? Date.now() % 1_000_000);
-const CHAOS_MS = LONG ? 60_000 : 6_000;
+const CHAOS_MS = LONG ? 60_000 : 4_500;
 const NAMES = [
   ["ann", "ben"],
   ["ann", "cat"],

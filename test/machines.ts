@@ -4,7 +4,7 @@ import { spawnSync } from "node:child_process";
 import fs from "node:fs";
 import path from "node:path";
 import type { TestContext } from "node:test";
-import { BIN, cleanEnv, rows, sandbox, type How, type Result, type Running, type Sandbox } from "./helpers.ts";
+import { BIN, cleanEnv, prepare, rows, sandbox, type How, type Result, type Running, type Sandbox } from "./helpers.ts";
 
 /** git says what it always says, whatever the machine that runs the tests has configured. */
 const INHERITED = Object.keys(process.env).filter((name) => name.startsWith("GIT_"));
@@ -124,10 +124,13 @@ export const AC = `"${process.execPath}" "${BIN}"`;
 
 /** Two machines with one channel that both have. */
 export function pair(net: Fleet): [Machine, Machine] {
-  const here = net.joined("here");
-  here.ok(["init", "review"]);
-  here.sync();
-  return [here, net.joined("there")];
+  prepare(net.box.dir, "a pair", () => {
+    const here = net.joined("here");
+    here.ok(["init", "review"]);
+    here.sync();
+    net.joined("there");
+  });
+  return [net.machine("here"), net.machine("there")];
 }
 
 /** That the remote has one line of commits, without merges. */

@@ -5,7 +5,7 @@ import fs from "node:fs";
 import path from "node:path";
 import type { TestContext } from "node:test";
 import { lastMessages, openChannel } from "../chat.ts";
-import { cleanEnv, rows, sandbox, type How, type Result } from "./helpers.ts";
+import { cleanEnv, prepare, rows, sandbox, type How, type Result } from "./helpers.ts";
 
 const WHO = ["-c", "user.name=U", "-c", "user.email=u@x", "-c", "init.defaultBranch=main"];
 const ENV = { GIT_CONFIG_GLOBAL: "/dev/null", GIT_CONFIG_NOSYSTEM: "1" };
@@ -59,14 +59,16 @@ export function place(t: TestContext) {
 /** Two clones of a root with one message and two tasks, made by hand. */
 export function clones(t: TestContext, ...init: string[]) {
   const at = place(t);
-  at.git(".", "init", "-q", "--bare", "hub.git");
-  at.ac("one", "init", "r", ...init);
-  at.ac("one", "post", "r", "--as", "alice", "--body", "first");
-  for (const id of ["1", "2"]) at.ac("one", "task", "r", `task ${id}`, "--as", "alice", "--id", id);
-  at.git("one", "init", "-q");
-  at.git("one", "remote", "add", "origin", "../hub.git");
-  at.commit("one", "start");
-  at.git("one", "push", "-q", "-u", "origin", "main");
-  at.git(".", "clone", "-q", "hub.git", "two");
+  prepare(at.dir, `clones ${init.join(" ")}`, () => {
+    at.git(".", "init", "-q", "--bare", "hub.git");
+    at.ac("one", "init", "r", ...init);
+    at.ac("one", "post", "r", "--as", "alice", "--body", "first");
+    for (const id of ["1", "2"]) at.ac("one", "task", "r", `task ${id}`, "--as", "alice", "--id", id);
+    at.git("one", "init", "-q");
+    at.git("one", "remote", "add", "origin", "../hub.git");
+    at.commit("one", "start");
+    at.git("one", "push", "-q", "-u", "origin", "main");
+    at.git(".", "clone", "-q", "hub.git", "two");
+  });
   return at;
 }

@@ -237,7 +237,7 @@ test("lock: two writers who steal it from each other at any moment never share a
   const sleepers = { title: "two slow thieves", roles: [writer("a"), writer("b")], jumps: 2, check };
   for (const scenario of [thieves, sleepers]) {
     await explore(t, { ...scenario, title: `${scenario.title} in few turns`, preemptions: LONG ? 3 : 2 });
-    await sample(t, scenario, LONG ? 20_000 : 300);
+    await sample(t, scenario, LONG ? 20_000 : 150);
   }
 });
 
@@ -266,8 +266,8 @@ test("lock: three writers never share a number, one of them suspended across a t
   const suspend = { actor: "a", until: othersDid(...STOLEN) };
   if (LONG) await explore(t, { title: "three writers in few turns", roles, check, preemptions: 2 });
   if (LONG) await explore(t, { title: "one of three suspended in few turns", roles, suspend, check, preemptions: 2 });
-  await sample(t, { title: "three writers", roles, check }, LONG ? 20_000 : 400);
-  await sample(t, { title: "one of three suspended", roles, suspend, check }, LONG ? 20_000 : 400);
+  await sample(t, { title: "three writers", roles, check }, LONG ? 20_000 : 200);
+  await sample(t, { title: "one of three suspended", roles, suspend, check }, LONG ? 20_000 : 200);
 });
 
 /** For the pinned schedules: there were two drafts in one lock, or the schedule is not the one that was meant. */
@@ -305,9 +305,9 @@ test("lock: in a channel too large to list each time, writers never share a numb
   const files = { "50000-old-t.md": message(50_000, "old", "hello") };
   const roles = [writer("a"), writer("b", { titles: ["one", "two"] })];
   const large = { roles, files, check: numbered(50_000) };
-  await sample(t, { title: "two in a large channel", ...large }, LONG ? 20_000 : 400);
+  await sample(t, { title: "two in a large channel", ...large }, LONG ? 20_000 : 150);
   const suspend = { actor: "a", until: othersDid(...PUBLISHED) };
-  await sample(t, { title: "one of two suspended in a large channel", ...large, suspend }, LONG ? 20_000 : 800);
+  await sample(t, { title: "one of two suspended in a large channel", ...large, suspend }, LONG ? 20_000 : 250);
 });
 
 // ---- keys ----------------------------------------------------------------------------------------------------------
@@ -589,13 +589,13 @@ test("claim: a task has one owner, though it is made anew and a claimer suspende
   const roles = [claimer("a"), claimer("b"), again];
   const task = { roles, files: TASK, check: owned };
   if (LONG) await explore(t, { title: "a task made anew", ...task });
-  await explore(t, { title: "a task made anew in few turns", ...task, preemptions: 2 });
+  await explore(t, { title: "a task made anew in few turns", ...task, preemptions: LONG ? 2 : 1 });
   const suspend = { actor: "a", until: othersDid(...CLAIMED) };
   await explore(t, { title: "a task made anew, a claimer suspended", ...task, suspend });
   const thieves = [claimer("a", dead), claimer("b", dead), again];
   const stolen = { title: "a task made anew, and thieves", ...task, roles: thieves };
   await explore(t, { ...stolen, title: `${stolen.title} in few turns`, preemptions: LONG ? 3 : 1 });
-  await sample(t, stolen, LONG ? 20_000 : 400);
+  await sample(t, stolen, LONG ? 20_000 : 150);
 });
 
 /** For the pinned schedules: both claimers had renamed the task, or the schedule is not the one that was meant. */

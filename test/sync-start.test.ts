@@ -3,15 +3,17 @@ import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import fs from "node:fs";
 import { test, type TestContext } from "node:test";
-import { BIN, cleanEnv, REFERENCE, rows } from "./helpers.ts";
+import { BIN, cleanEnv, prepare, REFERENCE, rows } from "./helpers.ts";
 import { place } from "./repos.ts";
 
 /** A root with one message, and an empty remote. */
 function begun(t: TestContext) {
   const at = place(t);
-  at.git(".", "init", "-q", "--bare", "hub.git");
-  at.ac("one", "init", "r");
-  at.ac("one", "post", "r", "--as", "alice", "--body", "first");
+  prepare(at.dir, "begun", () => {
+    at.git(".", "init", "-q", "--bare", "hub.git");
+    at.ac("one", "init", "r");
+    at.ac("one", "post", "r", "--as", "alice", "--body", "first");
+  });
   const made = (): string[] => fs.readdirSync(at.path("one")).filter((name) => name === ".git");
   return { ...at, hub: at.path("hub.git"), made };
 }
@@ -19,14 +21,16 @@ function begun(t: TestContext) {
 /** A repository with code in it that has a remote, and a root inside. */
 function inCode(t: TestContext, url = "../hub.git") {
   const at = place(t);
-  at.git(".", "init", "-q", "--bare", "hub.git");
-  at.git(".", "init", "-q", "code");
-  fs.writeFileSync(at.path("code", "a.c"), "int x;\n");
-  at.commit("code");
-  at.git("code", "remote", "add", "up", url);
-  at.git("code", "push", "-q", "up", "main");
-  at.ac("code/.agent-chat", "init", "r");
-  at.ac("code/.agent-chat", "post", "r", "--as", "alice", "--body", "first");
+  prepare(at.dir, `in code ${url}`, () => {
+    at.git(".", "init", "-q", "--bare", "hub.git");
+    at.git(".", "init", "-q", "code");
+    fs.writeFileSync(at.path("code", "a.c"), "int x;\n");
+    at.commit("code");
+    at.git("code", "remote", "add", "up", url);
+    at.git("code", "push", "-q", "up", "main");
+    at.ac("code/.agent-chat", "init", "r");
+    at.ac("code/.agent-chat", "post", "r", "--as", "alice", "--body", "first");
+  });
   return { ...at, hub: at.path("hub.git") };
 }
 

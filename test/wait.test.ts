@@ -177,6 +177,7 @@ test("wait: --detached goes on without its parent", async (t) => {
   await pause(1500);
   send("for whoever reads out");
   await until("it was shown", () => fs.readFileSync(`${dir}/out`, "utf8").includes("for whoever reads out"));
+  await until("it was marked", () => fs.readdirSync(`${root}/r/.cursors`).join() === "bob.txt");
 });
 
 test("wait: one whose reader has gone ends early on a socket, on a pipe with the message, and marks nothing", async (t) => {
