@@ -345,7 +345,7 @@ const MUTANTS: readonly Mutant[] = [
     name: "sync: what is taken in is not written down before",
     from: "writeWhole(incomingPath(repo), theirs);",
     to: "",
-    tests: ["kills", "machines"],
+    tests: ["sync-failures", "kills"],
   },
   {
     name: "sync: what was renumbered elsewhere is taken for something new",

@@ -473,3 +473,20 @@ test("wait --sync: a remote that hangs holds no wait back", (t) => {
   assert.deepEqual([shown.status, /local/.test(shown.stdout)], [0, true], "the tick goes on");
   assert.equal(fs.existsSync(here.at("_sync.lock")), false);
 });
+
+test("sync: killed before the branch follows, it does not take what came for something of here", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.ok(["task", "review", "work", "--as", "ann"]);
+  here.sync();
+  there.sync();
+  here.ok(["claim", "review", "1", "--as", "cat"]);
+  here.sync();
+  const PATH = gitThatFirst(net.box, '[[ " $* " == *" update-ref -m "* ]] && { kill -9 $PPID; exit 1; }');
+  assert.equal(there.chat(["sync"], { env: { PATH } }).signal, "SIGKILL");
+  const tasks = (): string[] => fs.readdirSync(there.at("review")).filter((name) => name.startsWith("task"));
+  assert.deepEqual(tasks(), ["task-1.CLAIMED-cat.md"]);
+  here.ok(["release", "review", "1", "--as", "cat"]);
+  here.sync();
+  assert.deepEqual([there.sync().lost, tasks()], [[], ["task-1.md"]], "nobody here had it");
+});
