@@ -6606,9 +6606,12 @@ export const COMMANDS = {
       remote: { value: "NAME", help: "which remote (the branch's, else origin)" },
       init: {
         value: "URL",
-        help: "make the root a git work tree of its own first; of a remote's name around it: of that",
+        help: "first make the root a repository with this remote; or, by the name of a remote of the repository around it, a work tree for a branch there",
       },
-      branch: { value: "NAME", help: "with --init: which branch (main; agent-chat beside somebody's code)" },
+      branch: {
+        value: "NAME",
+        help: "with --init: which branch (the remote's own, else main; beside code: agent-chat)",
+      },
       tries: { value: "N", help: `how often, while others push first (${SYNC_TRIES})` },
       timeout: { value: "S", help: `seconds until a remote that says nothing is given up (${SILENCE_S})` },
     },
