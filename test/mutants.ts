@@ -363,7 +363,7 @@ const MUTANTS: readonly Mutant[] = [
     name: "sync: a number that comes late stays in the cursors",
     from: "return late.filter((seq) => cursors.some((cursor) => holds(cursor, { seq, file: \"\" }, none)));",
     to: "return late.filter(() => cursors.length < 0 && holds(NOTHING, { seq: 1, file: \"\" }, none));",
-    tests: ["sync", "sync-clones", "sync-start"],
+    tests: ["sync-failures"],
   },
   {
     name: "sync: a link of the remote is taken for a file",

@@ -490,3 +490,16 @@ test("sync: killed before the branch follows, it does not take what came for som
   here.sync();
   assert.deepEqual([there.sync().lost, tasks()], [[], ["task-1.md"]], "nobody here had it");
 });
+
+test("sync: a number that is below others and comes only now is shown, though a cursor has it already", (t) => {
+  const net = fleet(t);
+  const [, there] = pair(net);
+  const file = (seq: number, title: string): [string, string, string] => ["100644", `review/000${seq}-eve-${title}.md`, message(seq, title)];
+  pushByHand(net, [file(1, "one"), file(3, "three")]);
+  there.sync();
+  fs.mkdirSync(there.at("review", ".cursors"), { recursive: true });
+  fs.writeFileSync(there.at("review", ".cursors", "cat.txt"), "3"); // as the reference says that all up to there were shown
+  pushByHand(net, [file(2, "two")]);
+  there.sync();
+  assert.deepEqual([there.read("cat"), there.read("cat")], [["odd"], []]);
+});
