@@ -1511,11 +1511,9 @@ function contentOf({ to, reply_to, status, title, priority = "normal", body }: M
 
 /** Writes the numbered text into the draft and links it into place; a name that something else has costs a number. */
 function publish(channel: Channel, draft: Draft, seen: Glance | undefined, unnumbered: Message): Message {
-  const slug = asciiSlug(unnumbered.title, 40) || "msg";
   const last = knownHighest(channel, seen) ?? highest(channel, listMessages(channel).entries);
   for (let seq = last + 1; seq <= SEQ_MAX; seq++) {
-    const file = `${padded(seq)}-${unnumbered.from}-${slug}.md`;
-    const message: Message = { ...unnumbered, seq, file, path: path.join(channel.path, file), ts: timestamp() };
+    const message = numbered(channel, unnumbered, seq);
     writeAll(draft.fd, formatMessage(message));
     fs.fsyncSync(draft.fd);
     try {
@@ -1528,6 +1526,11 @@ function publish(channel: Channel, draft: Draft, seen: Glance | undefined, unnum
     }
   }
   throw new ChatError("full", `${channel.path} has given out its last number, ${SEQ_MAX}`, "agent-chat init --help");
+}
+
+function numbered(channel: Channel, unnumbered: Message, seq: number): Message {
+  const file = `${padded(seq)}-${unnumbered.from}-${asciiSlug(unnumbered.title, 40) || "msg"}.md`;
+  return { ...unnumbered, seq, file, path: path.join(channel.path, file), ts: timestamp() };
 }
 
 const SEQ_MAX = 999_999_999_999_999; // 15 digits, as file names may have
@@ -4672,7 +4675,7 @@ async function addWorkTree(place: GitPlace, root: string, remote: string, branch
   const dir = (await workTree(place))!.dir;
   fs.writeFileSync(path.join(dir, "gitdir"), `${path.join(realFolder(root)!, ".git")}\n`);
   if (before !== undefined) {
-    writeWhole(incomingPath({ dir }), before); // its files are not here: they are taken in as if they came
+    writeWhole(incomingPath({ dir }), `${before}\n`); // its files are not here: they are taken in as if they came
     await git(place, ["update-ref", "-d", `refs/heads/${branch}`, before]);
   }
   await follows(place, branch, remote);
@@ -4698,6 +4701,7 @@ async function commitTree(place: GitPlace, tree: string, parents: readonly strin
 
 // ---- sync ----------------------------------------------------------------------------------------------------------
 
+const ROOT_FILES = [".gitignore", ".gitattributes"]; // of what is no channel, only these are carried
 const FILE_MAX = 10 * 1024 * 1024; // bytes of a file that is carried; a message has its own limit
 const MESSAGE_MAX = BODY_MAX + 64 * 1024; // with its header
 const SYNC_TRIES = 10;
@@ -4927,11 +4931,11 @@ async function messagesSince(
   const rows = await rowsOf(repo, there, here);
   return rows.flatMap(({ path: file, before, after }) => {
     const place = after !== undefined && (before === undefined || hidden.has(file)) ? placeOf(root, file) : undefined;
-    return place?.kind === "message"
-      ? [{ channel: place.channel, seq: toEntry(place.name).seq, file: place.name }]
-      : [];
+    return place?.kind === "message" ? [carried(place.channel, place.name)] : [];
   });
 }
+
+const carried = (channel: string, file: string): Carried => ({ channel, ...toEntry(file) });
 
 // What is being taken in is written down before the first file changes: a process that dies leaves files of a commit that
 // the branch does not have yet, and they must not be taken for what somebody here did.
@@ -4953,7 +4957,7 @@ async function takeIn(run: Sync, theirs: string): Promise<void> {
   if (base === undefined)
     await assertOurs(repo, theirs, `the branch ${repo.upstream.replace("refs/heads/", "")} of ${repo.remote}`);
   run.incoming = theirs;
-  writeWhole(incomingPath(repo), theirs);
+  writeWhole(incomingPath(repo), `${theirs}\n`);
   for (const file of hiddenIn(splitRows(await git(repo, ["ls-files", "-t", "-z"])))) run.hidden.add(file);
   const rows = await rowsOf(repo, base, theirs);
   const since = run.last === undefined || run.last === base ? rows : await rowsOf(repo, run.last, theirs);
@@ -4997,9 +5001,9 @@ async function baseOf(repo: Repo, one: string, other: string): Promise<string | 
   return code === 0 ? out.toString().trim().split("\n")[0] : undefined;
 }
 
-function writeWhole(file: string, text: string): void {
+function writeWhole(file: string, text: string | Uint8Array): void {
   const draft = `${file}.${nonce()}`;
-  fs.writeFileSync(draft, `${text}\n`);
+  fs.writeFileSync(draft, text);
   persistently(() => fs.renameSync(draft, file));
 }
 
@@ -5098,7 +5102,7 @@ async function channelsOf(run: Sync, rows: readonly TreeRow[], theirs: string): 
   const input = names.map((name) => `${theirs}:${name}/_meta.json\n`).join("");
   const found = (await git(run.repo, ["cat-file", "--batch-check"], { input })).toString().split("\n");
   const there = names.filter((name, i) => / blob \d+$/.test(found[i]!) || isChannel(path.join(run.root, name)));
-  return new Set([".gitignore", ".gitattributes", ...there]);
+  return new Set([...ROOT_FILES, ...there]);
 }
 
 /** Whether cursors are carried, the remote's .gitignore says: it is taken before anything is judged by it. */
@@ -5146,7 +5150,7 @@ function reasonOf(mode: string): string | false {
 }
 
 function placeOf(root: string, file: string): Place | undefined {
-  if (file === ".gitignore" || file === ".gitattributes") return { channel: "", name: file, kind: "file" };
+  if (ROOT_FILES.includes(file)) return { channel: "", name: file, kind: "file" };
   const [channel = "", first = "", ...more] = file.split("/");
   const name = [first, ...more].join("/");
   if (first === "" || /\ufffd|(^|\/)git~\d/i.test(file) || !isSafeSegment(channel) || more.length > 8) return undefined;
@@ -5164,9 +5168,9 @@ function placeOf(root: string, file: string): Place | undefined {
   return is(more.length === 0 && TASK.test(name) ? "task" : "file");
 }
 
-function badContent({ root }: Sync, { channel, name, kind }: Place, bytes: Buffer | undefined): string | undefined {
-  if (bytes === undefined) return `has more than ${count(FILE_MAX)} bytes`;
-  if (kind === "message" && bytes.length > MESSAGE_MAX) return `has more than ${count(MESSAGE_MAX)} bytes`;
+function badContent({ root }: Sync, place: Place, bytes: Buffer | undefined): string | undefined {
+  const { channel, name, kind } = place;
+  if (bytes === undefined || bytes.length > mostOf(place)) return `has more than ${count(mostOf(place))} bytes`;
   if (kind === "meta") return parseMeta(bytes.toString()).problem;
   if (kind !== "message") return undefined;
   const parsed = parseMessage({ root, name: channel, path: path.join(root, channel) }, toEntry(name), bytes.toString());
@@ -5214,13 +5218,7 @@ async function blobId(file: string, like: string | undefined): Promise<string | 
 
 function takeRootFile({ root }: Sync, name: string, bytes: Buffer | undefined): void {
   const file = path.join(root, name);
-  if (bytes !== undefined && readIfPossible(file) !== bytes.toString()) writeWholeBytes(file, bytes);
-}
-
-function writeWholeBytes(file: string, bytes: Uint8Array): void {
-  const draft = `${file}.${nonce()}`;
-  fs.writeFileSync(draft, bytes);
-  persistently(() => fs.renameSync(draft, file));
+  if (bytes !== undefined && readIfPossible(file) !== bytes.toString()) writeWhole(file, bytes);
 }
 
 /** Takes in what changed in one channel, decided and carried out under its lock. */
@@ -5267,7 +5265,7 @@ async function takeMessages(
     if (there) placeHeld(draft, bytes!, to, fs.renameSync);
     else if (!placeOnce(draft, bytes!, to, false)) startOver(); // git has it too, until all of them are flushed
     if (!plan.moves.some((move) => move.to === place.name) && !there)
-      run.came.set(file, { channel: channel.name, seq: toEntry(place.name).seq, file: place.name });
+      run.came.set(file, carried(channel.name, place.name));
   }
 }
 
@@ -5285,13 +5283,9 @@ async function renumberedThere(
     run,
     gone.map(({ before }) => before),
   );
-  const were = gone.map(({ place, before }) => {
-    const bytes = contents.get(before);
-    const message = bytes && parseMessage(channel, toEntry(place.name), bytes.toString());
-    return typeof message === "object" ? identityOf(message) : "";
-  });
+  const were = new Set(gone.map(({ place, before }) => identityIn(channel, place.name, contents.get(before))));
   const ids = [...coming.values()].map((message) => [identityOf(message), message.file] as const);
-  return new Map(ids.filter(([id]) => were.includes(id)));
+  return new Map(ids.filter(([id]) => were.has(id)));
 }
 
 function parsedMessage(channel: Channel, file: string, bytes: Buffer): Message {
@@ -5311,6 +5305,12 @@ function identityOf({ from, ts, status, title, key, task, body, to, priority }: 
     priority,
     body.trimEnd().replace(/_files\/\d+\//g, "_files/"),
   ]);
+}
+
+/** That of a message in a file; undefined where there is none. */
+function identityIn(channel: Channel, file: string, bytes: Buffer | undefined): string | undefined {
+  const parsed = bytes && parseMessage(channel, toEntry(file), bytes.toString());
+  return typeof parsed === "object" ? identityOf(parsed) : undefined;
 }
 
 /** Which of the messages here have to make room, or have got their number elsewhere. */
@@ -5412,9 +5412,7 @@ function heldTooEarly(channel: Channel, arriving: readonly number[], entries: re
   const late = arriving.filter((seq) => !there.has(seq));
   if (late.length === 0) return [];
   const none: Shared = new Set<number>();
-  const cursors = cursorNames(channel)
-    .filter(isName)
-    .map((agent) => readCursor(channel, agent).cursor);
+  const cursors = cursorNames(channel).map((agent) => readCursor(channel, agent as Name).cursor);
   return late.filter((seq) => cursors.some((cursor) => holds(cursor, { seq, file: "" }, none)));
 }
 
@@ -5505,10 +5503,8 @@ function tellLost(
   const outgoing = { from, to: [agent], title, body, status: "lost", task, key, force: true };
   const unnumbered = address(channel, outgoing, body, []);
   if (postedBefore(channel, unnumbered) !== undefined) return;
-  const seq = highest(channel, listMessages(channel).entries) + 1;
-  const file = `${padded(seq)}-${from}-${asciiSlug(title, 40)}.md`;
-  const message = { ...unnumbered, seq, file, ts: timestamp() };
-  if (!placeOnce(draft, formatMessage(message), path.join(channel.path, file))) startOver();
+  const message = numbered(channel, unnumbered, highest(channel, listMessages(channel).entries) + 1);
+  if (!placeOnce(draft, formatMessage(message), message.path)) startOver();
 }
 
 /** The file is renamed where that is all, so that a task is never seen twice, nor missed. */
@@ -5699,8 +5695,6 @@ interface News {
   readonly removed: string[];
 }
 
-const ROOT_FILES = [".gitignore", ".gitattributes"];
-
 /** What differs here from the branch. A message that is gone is put back, unless it has another number now. */
 async function changedHere(run: Sync, channels: readonly Channel[]): Promise<News> {
   const { repo, root, here } = run;
@@ -5741,19 +5735,21 @@ function isToSend({ root, leftOut }: Sync, file: string): boolean {
   if (place === undefined) return false;
   const stat = fs.lstatSync(path.join(root, file), { throwIfNoEntry: false });
   if (stat === undefined || file.includes("\n")) return false;
-  const most = place.kind === "message" ? MESSAGE_MAX : FILE_MAX;
-  const channel: Channel = { root, name: place.channel, path: path.join(root, place.channel) };
-  const finding = stat.isFile() && place.kind === "message" ? inspect(channel, toEntry(place.name)) : undefined;
-  const reason = !stat.isFile()
-    ? "is no regular file"
-    : stat.size > most
-      ? `has more than ${count(most)} bytes`
-      : finding !== undefined && "reason" in finding
-        ? finding.reason
-        : undefined;
+  const reason = badFile(root, place, stat);
   if (reason !== undefined) leftOut.set(file, reason);
   return reason === undefined;
 }
+
+function badFile(root: string, place: Place, stat: fs.Stats): string | undefined {
+  if (!stat.isFile()) return "is no regular file";
+  if (stat.size > mostOf(place)) return `has more than ${count(mostOf(place))} bytes`;
+  if (place.kind !== "message") return undefined;
+  const channel: Channel = { root, name: place.channel, path: path.join(root, place.channel) };
+  const finding = inspect(channel, toEntry(place.name));
+  return "reason" in finding ? finding.reason : undefined;
+}
+
+const mostOf = ({ kind }: Place): number => (kind === "message" ? MESSAGE_MAX : FILE_MAX);
 
 /** Messages, and all of a channel that is gone; what else is gone here is taken off there. */
 async function putBack(run: Sync, gone: readonly string[], found: News, here: string | undefined): Promise<void> {
@@ -5769,22 +5765,16 @@ async function putBack(run: Sync, gone: readonly string[], found: News, here: st
     rows.map(({ oid }) => oid),
   );
   const inChannel = (name: string): Channel => ({ root, name, path: path.join(root, name) });
-  const idOf = (file: string, bytes: Buffer | undefined): string | undefined => {
-    const { channel, name } = placeOf(root, file)!;
-    const parsed = bytes && parseMessage(inChannel(channel), toEntry(name), bytes.toString());
-    return typeof parsed === "object" ? `${channel} ${identityOf(parsed)}` : undefined;
-  };
   const folders = [...new Set(missed.map((file) => file.split("/")[0]!))].map(inChannel);
   const there = folders
     .filter(({ path: folder }) => isFolder(folder))
     .flatMap((channel) => messagesOf(channel, listMessages(channel).entries));
   const moved = new Set(there.map((message) => `${message.channel} ${identityOf(message)}`));
   for (const { oid, name: file } of rows) {
-    const bytes = contents.get(oid);
-    const id = kindOf(root, file) === "message" ? idOf(file, bytes) : file;
-    if (id !== undefined && moved.has(id)) found.removed.push(file);
-    else if (id !== undefined && bytes !== undefined)
-      await putBackOne(run, inChannel(file.split("/")[0]!), file, bytes);
+    const [bytes, { channel, name, kind }] = [contents.get(oid), placeOf(root, file)!];
+    const id = kind === "message" ? identityIn(inChannel(channel), name, bytes) : file;
+    if (id !== undefined && moved.has(`${channel} ${id}`)) found.removed.push(file);
+    else if (id !== undefined && bytes !== undefined) await putBackOne(run, inChannel(channel), file, bytes);
   }
 }
 
@@ -5801,36 +5791,29 @@ function kindOf(root: string, file: string): Place["kind"] | undefined {
 
 /** `review: #12 #13 from alice; task-7 claimed` */
 function subjectOf({ root }: Sync, { added, changed, removed }: News): string {
-  const said = new Map<string, Map<string, string>>(); // by channel: who or what, and what of it
-  const say = (channel: string, about: string, word: string): void => {
-    const words = said.get(channel) ?? new Map<string, string>();
-    said.set(channel, words.set(about, `${words.get(about) ?? ""}${word}`));
-  };
+  const said = new Map<string, { readonly by: Map<string, string[]>; readonly more: string[] }>(); // by channel
   for (const file of added) {
     const { channel, name, kind } = placeOf(root, file)!;
+    const { by, more } = said.get(channel) ?? { by: new Map<string, string[]>(), more: [] };
     const [, id, mark] = TASK.exec(name) ?? [];
-    if (kind === "message") say(channel, ` from ${senderOf(path.join(root, file))}`, ` #${toEntry(name).seq}`);
-    else if (id !== undefined) say(channel, "", `; task-${id} ${mark?.toLowerCase() ?? "open"}`);
-    else if (kind === "meta") say(channel, "", `; ${changed.has(file) ? "members" : "a new channel"}`);
+    const from = kind === "message" ? senderOf(path.join(root, file)) : "";
+    if (kind === "message") by.set(from, [...(by.get(from) ?? []), `#${toEntry(name).seq}`]);
+    else if (id !== undefined) more.push(`task-${id} ${mark?.toLowerCase() ?? "open"}`);
+    else if (kind === "meta") more.push(changed.has(file) ? "members" : "a new channel");
+    if (by.size + more.length > 0) said.set(channel, { by, more });
   }
-  const parts = [...said].map(([channel, words]) => {
-    const all = [...words].map(([about, word]) => shortened(word) + about).sort((a, b) => (a < b ? -1 : 1));
-    return `${channel}: ${all
-      .join("; ")
-      .replace(/^[; ]+/, "")
-      .replaceAll("; ;", ";")
-      .replace(/ +/g, " ")}`;
+  const parts = [...said].map(([channel, { by, more }]) => {
+    const words = [...by].map(([from, numbers]) => `${some(numbers, " ")} from ${from}`);
+    return `${channel}: ${[...words, ...(more.length > 0 ? [some(more, "; ")] : [])].join("; ")}`;
   });
   return parts.join(" | ") || plural(added.length + removed.length, "file");
 }
 
 const SUBJECT_WORDS = 12;
 
-function shortened(words: string): string {
-  const parts = words.split(/(?= #|; )/);
-  return parts.length <= SUBJECT_WORDS
-    ? words
-    : `${parts.slice(0, SUBJECT_WORDS).join("")} and ${parts.length - SUBJECT_WORDS} more`;
+function some(words: readonly string[], between: string): string {
+  const more = words.length - SUBJECT_WORDS;
+  return words.slice(0, SUBJECT_WORDS).join(between) + (more > 0 ? ` and ${more} more` : "");
 }
 
 function senderOf(file: string): string {

@@ -343,14 +343,14 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "sync: what is taken in is not written down before",
-    from: "writeWhole(incomingPath(repo), theirs);",
+    from: "writeWhole(incomingPath(repo), `${theirs}\\n`);",
     to: "",
     tests: ["sync-failures", "kills"],
   },
   {
     name: "sync: what was renumbered elsewhere is taken for something new",
-    from: "return new Map(ids.filter(([id]) => were.includes(id)));",
-    to: "return new Map(ids.slice(ids.length + were.length));",
+    from: "return new Map(ids.filter(([id]) => were.has(id)));",
+    to: "return new Map(ids.slice(ids.length + were.size));",
     tests: ["sync-clones", "sync"],
   },
   {
