@@ -499,7 +499,9 @@ test("sync: a number that is below others and comes only now is shown, though a 
   there.sync();
   fs.mkdirSync(there.at("review", ".cursors"), { recursive: true });
   fs.writeFileSync(there.at("review", ".cursors", "cat.txt"), "3"); // as the reference says that all up to there were shown
+  fs.writeFileSync(there.at("review", ".cursors", "Old_Cat.txt"), "3"); // a name that only the reference allows
   pushByHand(net, [file(2, "two")]);
   there.sync();
+  assert.equal(fs.readFileSync(there.at("review", ".cursors", "Old_Cat.txt"), "utf8"), "1-1,3-3");
   assert.deepEqual([there.read("cat"), there.read("cat")], [["odd"], []]);
 });
