@@ -2903,7 +2903,7 @@ const INTERVAL_S = 0.2;
 const INTERVAL_MIN_S = 0.02;
 const INTERVAL_MAX_S = 60;
 const FRESH_MS = 2_000; // a folder's mtime may be this coarse: one so young may hide a second change
-const RELIST_MS = 5_000; // for file systems whose mtime does not tell
+const RELIST_MS = 5_000; // for file systems whose mtime does not tell; in a large folder 1 for each name, which costs less
 const OWNER_MS = 5_000; // between looks at who started a wait
 const HALF_WRITTEN_MS = 2_000; // a file that is still no message after this long is named
 const DOUBT_MS = 1_000; // between looks at who else waits
@@ -2942,6 +2942,7 @@ interface Watch {
   readonly reader: Reader;
   readonly notes: Map<string, number>; // when each was first seen
   readonly told: Set<string>;
+  readonly doing: string; // what an error in a look says; made once, as a tick is to cost nothing
   folder: number | undefined; // its inode: a replaced folder is another channel
   modified: number;
   settled: boolean; // by its mtime nothing came since it was last listed
@@ -3065,6 +3066,7 @@ function openWatch(channel: Channel, agent: Name): Watch {
     reader: openReader(channel, agent),
     notes: new Map(),
     told: new Set(),
+    doing: `watch ${quoted(channel.path)}`,
     folder: undefined,
     modified: NaN,
     settled: false,
@@ -3157,7 +3159,7 @@ async function keepReading(waiter: Waiter): Promise<Batch[]> {
 /** One look at one channel. One that was not named and cannot be read is only noted. */
 function tick({ how, named }: Waiter, watch: Watch): void {
   try {
-    explaining(`watch ${quoted(watch.reader.channel.path)}`, () => {
+    explaining(watch.doing, () => {
       if (hasChanged(watch)) lookAgain(watch, how);
     });
   } catch (error) {
@@ -3175,7 +3177,7 @@ function hasMoved(watch: Watch): boolean {
     throw new ChatError("gone", `the channel's folder ${channel.path} ${what} while waiting`, "agent-chat channels");
   }
   watch.settled = stat.mtimeMs === watch.modified && Math.abs(Date.now() - stat.mtimeMs) >= FRESH_MS;
-  if (watch.settled && monotonic() - watch.listedAt < RELIST_MS) return false;
+  if (watch.settled && monotonic() - watch.listedAt < Math.max(RELIST_MS, watch.reader.size)) return false;
   Object.assign(watch, { folder: stat.ino, modified: stat.mtimeMs, listedAt: monotonic() });
   return true;
 }
