@@ -1330,11 +1330,7 @@ function inspect(channel: Channel, entry: Entry): Finding {
     return typeof message === "string" ? { kind: "odd", reason: message } : { kind: "message", message };
   } catch (error) {
     if (isCode(error, "ENOENT")) return { kind: "gone" };
-    return {
-      kind: "unreadable",
-      error,
-      reason: `could not be read (${codeOf(error)})`,
-    };
+    return { kind: "unreadable", error, reason: `could not be read (${codeOf(error)})` };
   }
 }
 
