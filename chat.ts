@@ -3681,7 +3681,6 @@ function parseRecord(text: string): TaskRecord | undefined {
   }
 }
 
-/** Made in the lock's folder while that is surely ours, so that a thief takes it away with the draft. */
 function writeRecord(
   channel: Channel,
   draft: Draft,
@@ -3692,16 +3691,8 @@ function writeRecord(
 ): TaskRecord {
   const after = highest(channel, listMessages(channel).entries);
   const record: TaskRecord = { state, since: timestamp(), after, id: nonce(), owner };
-  const made = draft.path.replace(/draft$/, "record");
   makeFolder(path.join(channel.path, ".tasks"));
-  try {
-    fs.writeFileSync(made, JSON.stringify(record), { flag: "wx" });
-    assertHeld(draft);
-    persistently(() => fs.renameSync(made, recordPath(channel, task, agent)));
-  } catch (error) {
-    removeAtLast(fs.unlinkSync, made);
-    throw error;
-  }
+  placeHeld(draft, JSON.stringify(record), recordPath(channel, task, agent), fs.renameSync, false);
   return record;
 }
 

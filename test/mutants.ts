@@ -148,9 +148,9 @@ const MUTANTS: readonly Mutant[] = [
     tests: ["task-schedules", "tasks"],
   },
   {
-    name: "a record made in somebody else's lock",
-    from: "{ flag: \"wx\" });\n    assertHeld(draft);",
-    to: "{ flag: \"wx\" });",
+    name: "a text of the holder's, as a task's record, placed from somebody else's lock",
+    from: "assertHeld(draft);\n    persistently(() => place(made, to));",
+    to: "persistently(() => place(made, to));",
     tests: ["task-schedules"],
   },
   {
