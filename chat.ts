@@ -6280,18 +6280,14 @@ export const COMMANDS = {
     operands: "<channel>",
     options: {},
     examples: ["agent-chat join review --as carol"],
-    async run(call) {
-      await changeMembership(call, join);
-    },
+    run: (call) => changeMembership(call, join),
   }),
   leave: command({
     summary: "be no member of a channel any more",
     operands: "<channel>",
     options: {},
     examples: ["agent-chat leave review --as bob"],
-    async run(call) {
-      await changeMembership(call, leave);
-    },
+    run: (call) => changeMembership(call, leave),
   }),
   post: command({
     summary: "number and publish a message; the body comes from a file, stdin or --body",
@@ -6522,18 +6518,14 @@ export const COMMANDS = {
     operands: "<channel> <task>",
     options: { ...ENDING, sync: SYNC },
     examples: ["agent-chat done review 12 --as bob --body 'merged' || echo 'it is not mine'"],
-    async run(call, given) {
-      await endTask(call, given, finish);
-    },
+    run: (call, given) => endTask(call, given, finish),
   }),
   release: command({
     summary: "give your task back, and say so in the channel",
     operands: "<channel> <task>",
     options: ENDING,
     examples: ["agent-chat release review 12 --as bob --body 'no time' || echo 'it is not mine'"],
-    async run(call, given) {
-      await endTask(call, given, release);
-    },
+    run: (call, given) => endTask(call, given, release),
   }),
   pause: command({
     summary: "let nobody take the next task until resume",
