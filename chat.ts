@@ -7374,16 +7374,11 @@ interface Parsed {
 
 /** parseArgs refuses values that begin with a dash; agents send diffs, so a value is joined to its option first. */
 function joinValues(args: readonly string[], options: Options): string[] {
-  const takes = new Map(
-    Object.entries(options).flatMap(([name, { value, short }]) =>
-      value === undefined
-        ? []
-        : [
-            [`--${name}`, value],
-            [`-${short}`, value],
-          ],
-    ) as [string, string][],
-  );
+  const takes = new Map<string, string>();
+  for (const [name, { value, short }] of Object.entries(options)) {
+    if (value !== undefined) takes.set(`--${name}`, value);
+    if (value !== undefined && short !== undefined) takes.set(`-${short}`, value);
+  }
   const known = new Set(Object.keys(options).map((name) => `--${name}`));
   const joined: string[] = [];
   for (let i = 0; i < args.length; i++) {
