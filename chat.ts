@@ -7448,10 +7448,8 @@ function unknownOption(error: Error, options: Options): string {
 /** How many operands a command takes, from the line that help prints. */
 function checkOperands(name: string, { operands }: Command, given: readonly string[]): void {
   const words = operands.split(" ").filter((word) => word !== "");
-  const [least, most] = [
-    words.filter((word) => word.startsWith("<")).length,
-    words.some((word) => word.includes("...")) ? Infinity : words.length,
-  ];
+  const least = words.filter((word) => word.startsWith("<")).length;
+  const most = words.some((word) => word.includes("...")) ? Infinity : words.length;
   const usage = `agent-chat ${name} --help`;
   if (given.length < least) throw new ChatError("usage", `${name} needs ${words.slice(given.length).join(" ")}`, usage);
   if (given.length > most)
@@ -7474,16 +7472,11 @@ function checkArguments(args: readonly string[]): void {
 
 /** Who is calling: --as or --from, else $AGENT_CHAT_NAME. */
 function findName(as: Value, from: Value): Found<Name | undefined> {
-  const [byAs, byFrom] = [
-    typeof as === "string" ? parseName("--as", as) : undefined,
-    typeof from === "string" ? parseName("--from", from) : undefined,
-  ];
+  const byAs = typeof as === "string" ? parseName("--as", as) : undefined;
+  const byFrom = typeof from === "string" ? parseName("--from", from) : undefined;
   if (byAs !== undefined && byFrom !== undefined && byAs !== byFrom) {
-    throw new ChatError(
-      "usage",
-      `--as "${byAs}" and --from "${byFrom}" are two names for one sender`,
-      "give one of them",
-    );
+    const message = `--as "${byAs}" and --from "${byFrom}" are two names for one sender`;
+    throw new ChatError("usage", message, "give one of them");
   }
   if (byAs !== undefined) return { value: byAs, from: "--as" };
   if (byFrom !== undefined) return { value: byFrom, from: "--from" };
