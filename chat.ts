@@ -6373,7 +6373,7 @@ export const COMMANDS = {
           ])
         : call.instead(["read", ...call.operands, ...typed(given, "max-bytes")]);
       const waiting = (how: Waiting): Promise<Batch[]> => wait(channels, agent, { ...filter, ...how });
-      await pulling(call, every, () => waitAndShow({ ...call, rest }, given, waiting, given.from));
+      await pulling(call, every, () => waitAndShow(() => ({ ...call, rest }), given, waiting, given.from));
     },
   }),
   ask: command({
@@ -6785,31 +6785,23 @@ function whoWillSee(channel: Channel, message: Message, created: boolean): Prese
 
 /** Waits as it was told to, shows what came, and marks it; also what had come when a wait ends without the rest. */
 async function waitAndShow(
-  call: Call | (() => Call),
+  call: () => Call, // as it is by then
   given: Given<typeof WAITING>,
   waiting: (how: Waiting) => Promise<Batch[]>,
   names?: string, // of those whom it waits for, as they were given
 ): Promise<void> {
-  const now = typeof call === "function" ? call : () => call;
-  const how = { timeout: waitingTime(given.timeout), interval: waitingInterval(given.interval), onNote: now().note };
-  const budget = budgetOf(now(), given["max-bytes"]);
-  assertOutput();
-  const assertOwned = given.detached ? () => {} : watchOwner();
+  const how = { timeout: waitingTime(given.timeout), interval: waitingInterval(given.interval), onNote: call().note };
+  const budget = budgetOf(call(), given["max-bytes"]);
   try {
-    const body = (signal: AbortSignal, stop: AbortController): Promise<Batch[]> =>
-      waitOwned(stop, assertOwned, () => waiting({ ...how, signal }));
-    const batches = await interruptible(body, given.detached);
-    await deliver(now(), batches, budget, false);
-    if (batches.length === 0) now().note("all of them have written, and nothing of it is new for you");
+    const batches = await owned((signal) => waiting({ ...how, signal }), given.detached);
+    await deliver(call(), batches, budget, false);
+    if (batches.length === 0) call().note("all of them have written, and nothing of it is new for you");
   } catch (error) {
     if (!(error instanceof WaitEnded)) throw error;
-    assertOwned();
-    await deliver(now(), error.came, budget, false);
-    const swap =
-      error.code !== "timeout" || names === undefined || error.missing.length === 0
-        ? undefined
-        : ([names, error.missing.join()] as const);
-    throw new ChatError(error.code, error.message, error.remedy ?? now().again, swap);
+    await deliver(call(), error.came, budget, false);
+    const late = error.code === "timeout" && names !== undefined && error.missing.length > 0;
+    const swap = late ? ([names, error.missing.join()] as const) : undefined;
+    throw new ChatError(error.code, error.message, error.remedy ?? call().again, swap);
   }
 }
 
@@ -7149,6 +7141,9 @@ async function waitOwned<T>(stop: AbortController, assertOwned: () => void, wait
     const found = await waiting();
     assertOwned();
     return found;
+  } catch (error) {
+    if (error instanceof WaitEnded) assertOwned(); // it may have something to show too
+    throw error;
   } finally {
     clearInterval(timer);
   }
