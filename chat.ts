@@ -1019,6 +1019,8 @@ const ATTRIBUTES = "# agent-chat: a message is bytes, not text to convert\n*.md 
 const metaPath = (folder: string): string => path.join(folder, "_meta.json");
 const numberLock = (channel: Channel): string => path.join(channel.path, "_seq.lock");
 
+const channelIn = (root: string, name: string): Channel => ({ root, name, path: path.join(root, name) });
+
 function isChannel(folder: string): boolean {
   try {
     return fs.lstatSync(metaPath(folder)).isFile();
@@ -1036,7 +1038,7 @@ export function listChannels(root: string, onNote?: Note): Channel[] {
   return explaining(`list the channels of ${quoted(root)}`, () => {
     const channels: Channel[] = [];
     for (const name of namesIn(root).filter(isSafeSegment).sort()) {
-      const channel: Channel = { root, name, path: path.join(root, name) };
+      const channel = channelIn(root, name);
       try {
         if (isChannel(channel.path)) channels.push(channel);
       } catch (error) {
@@ -1067,7 +1069,7 @@ export function openChannel(root: string, name: string): Channel {
   const found = explaining(`open channel ${quoted(name)}`, () =>
     [name, foldName(name)].find((n) => isChannel(path.join(base, n))),
   );
-  if (found !== undefined) return { root: base, name: found, path: path.join(base, found) };
+  if (found !== undefined) return channelIn(base, found);
   const known = listChannels(base).map((channel) => channel.name);
   const near = nearest(foldName(name), known);
   const there = known.length === 0 ? "there are none" : `there are: ${known.join(", ")}`;
@@ -1156,7 +1158,7 @@ export async function createChannel(
 ): Promise<Channel> {
   const base = absolute(root);
   const legal = parseNewChannel(name);
-  const channel: Channel = { root: base, name: legal, path: path.join(base, legal) };
+  const channel = channelIn(base, legal);
   const names = [...new Set(members.map((member) => parseName("member", member)))];
   const text = JSON.stringify({ channel: legal, members: names, topic: oneLine(topic), created: timestamp() }, null, 2);
   await explainingLater(`create channel ${quoted(legal)}`, async () => {
@@ -5029,7 +5031,7 @@ async function unhidden({ repo, root, hidden }: Sync, index: readonly string[]):
   const isHere = (file: string): boolean => {
     const { channel = "", name = "", kind } = placeOf(root, file) ?? {};
     if (kind !== "message" || !fs.existsSync(path.join(root, file))) return false;
-    return inspect({ root, name: channel, path: path.join(root, channel) }, toEntry(name)).kind === "message";
+    return inspect(channelIn(root, channel), toEntry(name)).kind === "message";
   };
   const files = hiddenIn(index).filter(isHere);
   const input = files.map((file) => `${file}\0`).join("");
@@ -5162,7 +5164,7 @@ function badContent({ root }: Sync, place: Place, bytes: Buffer | undefined): st
   if (bytes === undefined || bytes.length > mostOf(place)) return `has more than ${count(mostOf(place))} bytes`;
   if (kind === "meta") return parseMeta(bytes.toString()).problem;
   if (kind !== "message") return undefined;
-  const parsed = parseMessage({ root, name: channel, path: path.join(root, channel) }, toEntry(name), bytes.toString());
+  const parsed = parseMessage(channelIn(root, channel), toEntry(name), bytes.toString());
   return typeof parsed === "string" ? parsed : undefined;
 }
 
@@ -5212,7 +5214,7 @@ function takeRootFile({ root }: Sync, name: string, bytes: Buffer | undefined): 
 
 /** Takes in what changed in one channel, decided and carried out under its lock. */
 async function takeChannel(run: Sync, name: string, changes: readonly Change[], theirs: string): Promise<void> {
-  const channel: Channel = { root: run.root, name, path: path.join(run.root, name) };
+  const channel = channelIn(run.root, name);
   const tree = await tryGit(run.repo, ["ls-tree", "-z", "--name-only", `${theirs}:${name}`]);
   const pushed = new Set(tree.code === 0 ? splitRows(tree.out) : []);
   makeFolder(channel.path);
@@ -5733,8 +5735,7 @@ function badFile(root: string, place: Place, stat: fs.Stats): string | undefined
   if (!stat.isFile()) return "is no regular file";
   if (stat.size > mostOf(place)) return `has more than ${count(mostOf(place))} bytes`;
   if (place.kind !== "message") return undefined;
-  const channel: Channel = { root, name: place.channel, path: path.join(root, place.channel) };
-  const finding = inspect(channel, toEntry(place.name));
+  const finding = inspect(channelIn(root, place.channel), toEntry(place.name));
   return "reason" in finding ? finding.reason : undefined;
 }
 
@@ -5753,17 +5754,16 @@ async function putBack(run: Sync, gone: readonly string[], found: News, here: st
     run,
     rows.map(({ oid }) => oid),
   );
-  const inChannel = (name: string): Channel => ({ root, name, path: path.join(root, name) });
-  const folders = [...new Set(missed.map((file) => file.split("/")[0]!))].map(inChannel);
+  const folders = [...new Set(missed.map((file) => file.split("/")[0]!))].map((name) => channelIn(root, name));
   const there = folders
     .filter(({ path: folder }) => isFolder(folder))
     .flatMap((channel) => messagesOf(channel, listMessages(channel).entries));
   const moved = new Set(there.map((message) => `${message.channel} ${identityOf(message)}`));
   for (const { oid, name: file } of rows) {
     const [bytes, { channel, name, kind }] = [contents.get(oid), placeOf(root, file)!];
-    const id = kind === "message" ? identityIn(inChannel(channel), name, bytes) : file;
+    const id = kind === "message" ? identityIn(channelIn(root, channel), name, bytes) : file;
     if (id !== undefined && moved.has(`${channel} ${id}`)) found.removed.push(file);
-    else if (id !== undefined && bytes !== undefined) await putBackOne(run, inChannel(channel), file, bytes);
+    else if (id !== undefined && bytes !== undefined) await putBackOne(run, channelIn(root, channel), file, bytes);
   }
 }
 
