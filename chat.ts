@@ -4909,8 +4909,7 @@ async function push(run: Sync): Promise<boolean> {
     )
   )
     return false;
-  const { message, remedy } = gitError(args, ran, true);
-  throw new ChatError("unpushed", `${message}; what is new here is kept, and not pushed`, remedy ?? "agent-chat sync");
+  throw unpushed(run, gitError(args, ran, true));
 }
 
 /** The messages of a commit that another does not have, or only something else by their name. */
