@@ -4870,15 +4870,13 @@ async function fetchNews(run: Sync): Promise<ChatError | undefined> {
     return error;
   }
   Object.assign(run, await ends(repo));
-  if (ran.code === 0) await takeIn(run, run.there!);
-  else await forgetRemote(run);
+  if (ran.code === 0) {
+    await takeIn(run, run.there!);
+  } else {
+    await git(repo, ["update-ref", "-d", repo.tracking]); // no such branch, or not any more: all of it is to be pushed
+    run.there = undefined;
+  }
   return undefined;
-}
-
-/** The remote has no such branch, or not any more: all of it is to be pushed. */
-async function forgetRemote(run: Sync): Promise<void> {
-  await git(run.repo, ["update-ref", "-d", run.repo.tracking]);
-  run.there = undefined;
 }
 
 function unpushed({ here, there }: Sync, offline: ChatError): ChatError {
@@ -5743,8 +5741,9 @@ const mostOf = ({ kind }: Place): number => (kind === "message" ? MESSAGE_MAX : 
 /** Messages, and all of a channel that is gone; what else is gone here is taken off there. */
 async function putBack(run: Sync, gone: readonly string[], found: News, here: string | undefined): Promise<void> {
   const { root, repo } = run;
-  const channels = new Set(gone.flatMap((file) => (kindOf(root, file) === "meta" ? [file.split("/")[0]] : [])));
-  const isMissed = (file: string): boolean => kindOf(root, file) === "message" || channels.has(file.split("/")[0]);
+  const kindOf = (file: string): Place["kind"] | undefined => placeOf(root, file)?.kind;
+  const channels = new Set(gone.flatMap((file) => (kindOf(file) === "meta" ? [file.split("/")[0]] : [])));
+  const isMissed = (file: string): boolean => kindOf(file) === "message" || channels.has(file.split("/")[0]);
   const missed = gone.filter(isMissed);
   found.removed.push(...gone.filter((file) => !isMissed(file)));
   if (missed.length === 0) return;
@@ -5771,10 +5770,6 @@ async function putBackOne(run: Sync, channel: Channel, file: string, bytes: Buff
   makeFolder(path.dirname(to));
   await withNumbers(channel, run.how.signal, (draft) => void placeOnce(draft, bytes, to));
   run.notes.add(`${file} had been deleted here: it was put back`);
-}
-
-function kindOf(root: string, file: string): Place["kind"] | undefined {
-  return placeOf(root, file)?.kind;
 }
 
 /** `review: #12 #13 from alice; task-7 claimed` */
