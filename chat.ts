@@ -4393,22 +4393,14 @@ async function oidOf(place: GitPlace, name: string): Promise<string | undefined>
 async function ends(repo: Repo): Promise<{ here: string | undefined; there: string | undefined }> {
   const own = `refs/heads/${repo.branch}`;
   const out = await git(repo, ["for-each-ref", "--format=%(refname) %(objectname)", own, repo.tracking]);
-  const oids = new Map(
-    out
-      .toString()
-      .split("\n")
-      .map((row) => row.split(" ") as [string, string]),
-  );
+  const rows = out.toString().split("\n");
+  const oids = new Map(rows.map((row) => row.split(" ") as [string, string]));
   return { here: oids.get(own), there: oids.get(repo.tracking) };
 }
 
 async function gitConfig(place: GitPlace): Promise<Map<string, string>> {
   const { out } = await tryGit(place, ["config", "-z", "--get-regexp", "^(remote|branch|user|core)\\."]);
-  const rows = out
-    .toString()
-    .split("\0")
-    .filter((row) => row !== "");
-  return new Map(rows.map((row) => [row.split("\n")[0]!, row.slice(row.indexOf("\n") + 1)]));
+  return new Map(splitRows(out).map((row) => [row.split("\n")[0]!, row.slice(row.indexOf("\n") + 1)]));
 }
 
 /** The work tree that a folder is in, and git's folder for it. */
