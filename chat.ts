@@ -4384,9 +4384,24 @@ function remedyOf(err: string): string | undefined {
   return wrong.test(err) ? "agent-chat sync --init URL" : undefined;
 }
 
-async function oidOf(place: GitPlace, name: string): Promise<string | undefined> {
-  const { code, out } = await tryGit(place, ["rev-parse", "-q", "--verify", `${name}^{commit}`]);
+/** What git says, on one line. Throws like `git`. */
+async function gitLine(place: GitPlace, args: readonly string[], how: Talk = {}): Promise<string> {
+  return (await git(place, args, how)).toString().trim();
+}
+
+/** The same; undefined where git fails. */
+async function tryGitLine(place: GitPlace, args: readonly string[]): Promise<string | undefined> {
+  const { code, out } = await tryGit(place, args);
   return code === 0 ? out.toString().trim() : undefined;
+}
+
+function oidOf(place: GitPlace, name: string): Promise<string | undefined> {
+  return tryGitLine(place, ["rev-parse", "-q", "--verify", `${name}^{commit}`]);
+}
+
+/** The branch that HEAD is on, if it is on one. */
+function currentBranch(place: GitPlace): Promise<string | undefined> {
+  return tryGitLine(place, ["symbolic-ref", "-q", "--short", "HEAD"]);
 }
 
 /** The commits that the branch is at, here and as far as known on the remote. */
@@ -4416,13 +4431,11 @@ async function workTree(place: GitPlace): Promise<{ top: string; dir: string } |
 async function openRepo(root: string, { remote, signal, timeout = SILENCE_S }: Syncing): Promise<Repo> {
   const bare: GitPlace = { cwd: root, env: gitEnvironment(), signal, silence: timeout };
   if (!isFolder(root)) throw twoWays(root, undefined);
-  const named = tryGit(bare, ["symbolic-ref", "-q", "--short", "HEAD"]);
-  const [tree, config, head] = await Promise.all([workTree(bare), gitConfig(bare), named]);
+  const [tree, config, branch] = await Promise.all([workTree(bare), gitConfig(bare), currentBranch(bare)]);
   if (tree === undefined || tree.top !== realFolder(root)) throw twoWays(root, tree?.top);
   const place = { ...bare, env: gitEnvironment(config) };
   assertIdle(root, tree.dir); // before the branch: a rebase is on none
-  const branch = head.out.toString().trim();
-  if (head.code !== 0)
+  if (branch === undefined)
     throw new ChatError("no_repo", `${root} is on no branch`, `git -C ${shellWord(root)} switch BRANCH`);
   const names = remotesIn(config);
   const chosen = remote ?? config.get(`branch.${branch}.remote`) ?? (names.includes("origin") ? "origin" : names[0]);
@@ -4549,13 +4562,10 @@ async function mainBranch(place: GitPlace, url: string): Promise<string | undefi
 
 /** What cannot become anything is told before anything is made: a mistyped path would stay as the remote. */
 async function assertPossible(place: GitPlace, root: string, url: string, branch: string | undefined): Promise<void> {
-  if (branch !== undefined) {
-    const { code, out } = await tryGit(place, ["check-ref-format", "--branch", branch]);
-    if (code !== 0 || out.toString().trim() !== branch)
-      throw new ChatError("bad_value", `--branch ${quoted(branch)} is no name of a branch`);
-  }
+  if (branch !== undefined && (await tryGitLine(place, ["check-ref-format", "--branch", branch])) !== branch)
+    throw new ChatError("bad_value", `--branch ${quoted(branch)} is no name of a branch`);
   if (url.trim() === "" || url.startsWith("-")) throw new ChatError("bad_value", `--init ${quoted(url)} is no URL`);
-  if ((await tryGit(place, ["rev-parse", "--is-inside-git-dir"])).out.toString().trim() === "true")
+  if ((await tryGitLine(place, ["rev-parse", "--is-inside-git-dir"])) === "true")
     throw new ChatError("no_repo", `${root} is, or lies in, git's own folder of a repository`, "choose another --root");
   const config = await gitConfig(place);
   if (/^[^/\\]*:/.test(url) || remoteNamed(config, url) !== undefined) return; // host:path, scheme://
@@ -4593,7 +4603,7 @@ async function reinit(
   config: ReadonlyMap<string, string>,
 ): Promise<void> {
   const here = await oidOf(place, "HEAD");
-  const now = (await tryGit(place, ["symbolic-ref", "-q", "--short", "HEAD"])).out.toString().trim();
+  const now = (await currentBranch(place)) ?? "";
   const begun = here !== undefined;
   if (begun) await assertOurs(place, here, `the branch ${now} of ${root}`, below(root));
   const remote = remoteNamed(config, url);
@@ -4626,7 +4636,7 @@ async function keepOut(place: GitPlace, root: string, top: string): Promise<void
     const message = `${plural(tracked.length, "file")} of ${root} are on a branch of ${top}: take them off it first`;
     throw new ChatError("no_repo", message, `git -C ${shellWord(top)} rm -r -q --cached ${shellWord(root)}`);
   }
-  const exclude = path.resolve(root, (await git(place, ["rev-parse", "--git-path", "info/exclude"])).toString().trim());
+  const exclude = path.resolve(root, await gitLine(place, ["rev-parse", "--git-path", "info/exclude"]));
   const inside = path.relative(top, realFolder(root)!).split(path.sep).join("/");
   const line = `/${inside.replace(/[\\*?[]/g, "\\$&")}/`;
   if (readIfPossible(exclude).split("\n").includes(line)) return;
@@ -4636,15 +4646,12 @@ async function keepOut(place: GitPlace, root: string, top: string): Promise<void
 
 /** A work tree at a folder that is not empty: made beside it, and moved in. */
 async function addWorkTree(place: GitPlace, root: string, remote: string, branch: string): Promise<void> {
-  const current = (await tryGit(place, ["symbolic-ref", "-q", "--short", "HEAD"])).out.toString().trim();
-  if (current === branch)
-    throw new ChatError(
-      "no_repo",
-      `${quoted(branch)} is the branch you work on`,
-      `agent-chat sync --init ${remote} --branch agent-chat`,
-    );
+  if ((await currentBranch(place)) === branch) {
+    const mend = `agent-chat sync --init ${remote} --branch agent-chat`;
+    throw new ChatError("no_repo", `${quoted(branch)} is the branch you work on`, mend);
+  }
   await assertNowhereElse(place, root, branch);
-  const tree = (await git(place, ["mktree"])).toString().trim();
+  const tree = await gitLine(place, ["mktree"]);
   const before = await oidOf(place, `refs/heads/${branch}`);
   if (before !== undefined) await assertOurs(place, before, `the branch ${branch}`);
   const start = before ?? (await commitTree(place, tree, [], "nothing yet"));
@@ -4679,7 +4686,7 @@ async function assertNowhereElse(place: GitPlace, root: string, branch: string):
 
 async function commitTree(place: GitPlace, tree: string, parents: readonly string[], subject: string): Promise<string> {
   const args = ["commit-tree", tree, ...parents.flatMap((parent) => ["-p", parent])];
-  return (await git(place, args, { input: `${subject}\n` })).toString().trim();
+  return gitLine(place, args, { input: `${subject}\n` });
 }
 
 // ---- sync ----------------------------------------------------------------------------------------------------------
@@ -4977,8 +4984,7 @@ async function assertNoneStaged(repo: Repo, root: string): Promise<void> {
 }
 
 async function baseOf(repo: Repo, one: string, other: string): Promise<string | undefined> {
-  const { code, out } = await tryGit(repo, ["merge-base", one, other]);
-  return code === 0 ? out.toString().trim().split("\n")[0] : undefined;
+  return (await tryGitLine(repo, ["merge-base", one, other]))?.split("\n")[0];
 }
 
 function writeWhole(file: string, text: string | Uint8Array): void {
@@ -5642,7 +5648,7 @@ async function commitHere(run: Sync): Promise<void> {
     const zero = "0".repeat(ids[0]?.length ?? 40);
     rows.push(...found.removed.map((file) => `0 ${zero}\t${file}\0`));
     await git(repo, ["update-index", "-z", "--index-info"], { input: rows.join("") });
-    const tree = (await git(repo, ["write-tree"])).toString().trim();
+    const tree = await gitLine(repo, ["write-tree"]);
     const commit = await commitTree(repo, tree, here === undefined ? [] : [here], subjectOf(run, found));
     await git(repo, ["update-ref", "-m", "agent-chat sync", `refs/heads/${repo.branch}`, commit, here ?? zero]);
     run.here = commit;
@@ -5705,7 +5711,7 @@ async function changedHere(run: Sync, channels: readonly Channel[]): Promise<New
 }
 
 async function isChanged({ repo, root }: Sync, file: string, here: string | undefined): Promise<boolean> {
-  const before = (await tryGit(repo, ["rev-parse", "-q", "--verify", `${here}:${file}`])).out.toString().trim();
+  const before = (await tryGitLine(repo, ["rev-parse", "-q", "--verify", `${here}:${file}`])) ?? "";
   return (await blobId(path.join(root, file), before)) !== before;
 }
 
