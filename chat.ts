@@ -560,14 +560,9 @@ function checkBody(text: string): string {
       "send text, or a path to the file",
     );
   if (!body.isWellFormed()) throw new ChatError("bad_body", "the body is not valid Unicode: nothing was posted");
-  if (size > BODY_MAX) {
-    throw new ChatError(
-      "too_big",
-      `the body has ${size} bytes, more than ${BODY_MAX}: nothing was posted`,
-      "post a path to the file instead",
-    );
-  }
-  return body;
+  if (size <= BODY_MAX) return body;
+  const message = `the body has ${size} bytes, more than ${BODY_MAX}: nothing was posted`;
+  throw new ChatError("too_big", message, "post a path to the file instead");
 }
 
 /** Text from the bytes of a file or a pipe: UTF-8, or UTF-16 that says so; throws `bad_body` for anything else. */
@@ -581,11 +576,8 @@ function decodeBody(bytes: Uint8Array): string {
     }
   }
   if (isUtf8(bytes)) return Buffer.from(bytes).toString("utf8");
-  throw new ChatError(
-    "bad_body",
-    "the body is not valid UTF-8: nothing was posted",
-    "convert it first: iconv -f latin1 -t utf-8",
-  );
+  const message = "the body is not valid UTF-8: nothing was posted";
+  throw new ChatError("bad_body", message, "convert it first: iconv -f latin1 -t utf-8");
 }
 
 function titleFrom(body: string): string {
@@ -3422,11 +3414,8 @@ const TASK = RegExp(`^task-(${TASK_ID})(?:\\.(CLAIMED|DONE)-(.+))?\\.md$`);
 export function parseTask(text: string): string {
   const match = TASK_WORD.exec(text.trim());
   if (match !== null && !DEVICE.test(match[1]!.toLowerCase())) return match[1]!;
-  throw new ChatError(
-    "bad_name",
-    `${quoted(text)} is not a task: write 12, task-12 or task-12.md`,
-    "agent-chat claim --help",
-  );
+  const message = `${quoted(text)} is not a task: write 12, task-12 or task-12.md`;
+  throw new ChatError("bad_name", message, "agent-chat claim --help");
 }
 
 interface TaskFile {
@@ -3624,11 +3613,10 @@ function checkAfter(channel: Channel, id: string, after: readonly string[]): voi
   const seen = new Set<string>();
   const queue = [...after];
   for (const next of queue) {
-    if (next === id)
-      throw new ChatError(
-        "bad_value",
-        `--after ${quoted(after.join())}: task-${id} would wait for itself; nothing was made`,
-      );
+    if (next === id) {
+      const message = `--after ${quoted(after.join())}: task-${id} would wait for itself; nothing was made`;
+      throw new ChatError("bad_value", message);
+    }
     if (seen.has(next)) continue;
     seen.add(next);
     queue.push(...all.filter(({ task }) => task === next).flatMap((task) => task.after));
@@ -3826,12 +3814,9 @@ function assertFree(channel: Channel, id: string, name: Name): void {
   const task = tasksNamed(channel, id).find(({ owner }) => owner === null) ?? startOver();
   assertOpenTo(channel, task, name);
   const first = task.after.filter((other) => !isDone(files, other)).map((other) => `task-${other}`);
-  if (first.length > 0)
-    throw new ChatError(
-      "blocked",
-      `task-${id} comes after ${visible(first.join(", "))}, not done yet: ${from}`,
-      claimAnother(channel, openTasks(channel)),
-    );
+  if (first.length === 0) return;
+  const message = `task-${id} comes after ${visible(first.join(", "))}, not done yet: ${from}`;
+  throw new ChatError("blocked", message, claimAnother(channel, openTasks(channel)));
 }
 
 function assertOpenTo(channel: Channel, task: Task, name: Name): void {
@@ -5933,11 +5918,8 @@ function assertOutput(): void {
   } catch {
     return;
   }
-  throw new ChatError(
-    "closed",
-    "stdout is closed or ignored: nothing was shown, nothing was marked",
-    "read it where the output goes somewhere",
-  );
+  const message = "stdout is closed or ignored: nothing was shown, nothing was marked";
+  throw new ChatError("closed", message, "read it where the output goes somewhere");
 }
 
 /** Whether the reader of a socket on stdout has gone; of a pipe, the system tells only when something is written. */
@@ -7449,12 +7431,9 @@ function checkArguments(args: readonly string[]): void {
   const found = explaining("read the arguments", () =>
     fs.existsSync("/proc/self/cmdline") ? fs.readFileSync("/proc/self/cmdline") : Buffer.alloc(0),
   );
-  if (!isUtf8(found))
-    throw new ChatError(
-      "bad_value",
-      "an argument is not valid UTF-8: nothing was done",
-      "send the text with --body-file",
-    );
+  if (isUtf8(found)) return;
+  const message = "an argument is not valid UTF-8: nothing was done";
+  throw new ChatError("bad_value", message, "send the text with --body-file");
 }
 
 /** Who is calling: --as or --from, else $AGENT_CHAT_NAME. */

@@ -167,8 +167,8 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "claim of a task that comes after one that is not done",
-    from: "if (first.length > 0)",
-    to: "if (first.length < 0)",
+    from: "if (first.length === 0) return;",
+    to: "if (first.length >= 0) return;",
     tests: ["tasks"],
   },
   {
