@@ -3671,18 +3671,19 @@ function parseRecord(text: string): TaskRecord | undefined {
   }
 }
 
-function writeRecord(
-  channel: Channel,
-  draft: Draft,
-  task: string,
-  agent: string,
-  state: TaskRecord["state"],
-  owner: string | null,
-): TaskRecord {
+/** An agent's turn at a task, under the channel's lock. */
+interface Turn {
+  readonly channel: Channel;
+  readonly draft: Draft;
+  readonly id: string;
+  readonly name: Name;
+}
+
+function writeRecord({ channel, draft, id, name }: Turn, state: TaskRecord["state"], owner: string | null): TaskRecord {
   const after = highest(channel, listMessages(channel).entries);
   const record: TaskRecord = { state, since: timestamp(), after, id: nonce(), owner };
   makeFolder(path.join(channel.path, ".tasks"));
-  placeHeld(draft, JSON.stringify(record), recordPath(channel, task, agent), fs.renameSync, false);
+  placeHeld(draft, JSON.stringify(record), recordPath(channel, id, name), fs.renameSync, false);
   return record;
 }
 
@@ -3728,13 +3729,14 @@ async function takeTask(
     withNumbers(channel, signal, (draft) => {
       const id = renamed.here ? renamed.id! : choose();
       renamed.id = id;
-      const { own, others } = sidesOf(channel, id, name, renamed);
+      const turn: Turn = { channel, draft, id, name };
+      const { own, others } = sidesOf(turn, renamed);
       const mine = own?.file ?? `task-${id}.CLAIMED-${name}.md`;
-      const left = own === undefined ? abandoned(channel, id, others, older, draft) : undefined;
+      const left = own === undefined ? abandoned(turn, others, older) : undefined;
       if (others.length > 0 && left === undefined) throw refusal(channel, id, others);
-      if (own === undefined) take(channel, draft, left, { id, mine, name }, renamed);
+      if (own === undefined) take(turn, left, mine, renamed);
       assertHeld(draft);
-      tellRobbed(channel, draft, id, name, renamed.own);
+      tellRobbed(turn, renamed.own);
       return {
         task: id,
         from: renamed.from ?? `task-${id}.md`,
@@ -3748,12 +3750,7 @@ async function takeTask(
 }
 
 /** The claim of one's own, and what others have of a task; a rename of our own that came too late is taken back first. */
-function sidesOf(
-  channel: Channel,
-  id: string,
-  name: Name,
-  renamed: Renamed,
-): { own: TaskFile | undefined; others: TaskFile[] } {
+function sidesOf({ channel, id, name }: Turn, renamed: Renamed): { own: TaskFile | undefined; others: TaskFile[] } {
   const files = filesOf(channel, id);
   if (files.length === 0) throw noTask(channel, id);
   const own = files.find(({ state, owner }) => state === "claimed" && foldName(owner) === name);
@@ -3783,18 +3780,13 @@ interface Renamed {
   own?: TaskRecord | undefined; // of the rename
 }
 
-function take(
-  channel: Channel,
-  draft: Draft,
-  left: TaskFile | undefined,
-  { id, mine, name }: { id: string; mine: string; name: Name },
-  renamed: Renamed,
-): void {
+function take(turn: Turn, left: TaskFile | undefined, mine: string, renamed: Renamed): void {
+  const { channel, id, name } = turn;
   if (left === undefined) assertFree(channel, id, name);
   else assertOpenTo(channel, readTask(channel, left, taskFiles(channel)), name);
   const from = left?.file ?? `task-${id}.md`;
   const record = left && readRecord(channel, id, left.owner)?.id;
-  const own = writeRecord(channel, draft, id, name, "claimed", left?.owner ?? null);
+  const own = writeRecord(turn, "claimed", left?.owner ?? null);
   try {
     persistently(() => fs.renameSync(path.join(channel.path, from), path.join(channel.path, mine)));
     Object.assign(renamed, { here: true, from, left: left?.owner, record, own });
@@ -3877,19 +3869,15 @@ function openOf(tasks: readonly Task[]): Task[] {
 }
 
 /** The file of an owner who left it, if it may be taken; undefined where it is not asked. Throws `not_stale`. */
-function abandoned(
-  channel: Channel,
-  id: string,
-  others: readonly TaskFile[],
-  older: number | undefined,
-  draft: Draft,
-): TaskFile | undefined {
+function abandoned(turn: Turn, others: readonly TaskFile[], older: number | undefined): TaskFile | undefined {
   const [other] = others;
   if (older === undefined || other?.state !== "claimed" || others.length > 1) return undefined;
+  const { channel, id } = turn;
   const { owner } = other;
   const since = claimedAt(channel, id, owner);
-  const recordable = isName(foldName(owner));
-  if (since === undefined && recordable) writeRecord(channel, draft, id, owner, "claimed", null);
+  const name = foldName(owner);
+  const recordable = isName(name);
+  if (since === undefined && recordable) writeRecord({ ...turn, name }, "claimed", null);
   if (since !== undefined && silentFrom(channel, since, owner) <= Date.now() - older * 1000) return other;
   const [one] = presence(channel, [owner]);
   const unknown = `its age was not recorded, and ${recordable ? "is from now on" : "cannot be: release it with --force"}`;
@@ -3928,32 +3916,24 @@ function giveBack(mine: string, before: string, renamed: Renamed): void {
 }
 
 /** Tells the former owner, once, though the claim be repeated, or its process died before; whether it was now. */
-function tellRobbed(
-  channel: Channel,
-  draft: Draft,
-  id: string,
-  name: Name,
-  record = readRecord(channel, id, name),
-): boolean {
+function tellRobbed(turn: Turn, record = readRecord(turn.channel, turn.id, turn.name)): boolean {
+  const { id, name } = turn;
   if (record?.state !== "claimed" || record.owner === null) return false;
   const body = `${name} has taken task-${id} over: you had it, and had not been heard of. Do not go on with it.`;
-  const title = `task-${id} is ${name}'s now`;
-  return tellOnce(channel, draft, record, { from: name, to: [record.owner], title, body, status: "stolen", task: id })
+  return tellOnce(turn, record, { to: [record.owner], title: `task-${id} is ${name}'s now`, body, status: "stolen" })
     .now;
 }
 
 /** Posts what a change of a task has to tell, under the lock in which it was made; not what was told before. */
 function tellOnce(
-  channel: Channel,
-  draft: Draft,
+  { channel, draft, id, name }: Turn,
   { after }: TaskRecord,
-  outgoing: Outgoing,
+  said: Omit<Outgoing, "from" | "task">,
 ): { message: Message; now: boolean } {
   const later = listMessages(channel).entries.filter(({ seq }) => seq > after);
-  const isTold = ({ task, status }: Message): boolean => task === outgoing.task && status === outgoing.status;
-  const told = firstBy(channel, later, outgoing.from, isTold);
+  const told = firstBy(channel, later, name, ({ task, status }) => task === id && status === said.status);
   if (told !== undefined) return { message: told, now: false };
-  const unnumbered = address(channel, { ...outgoing, force: true }, outgoing.body, []);
+  const unnumbered = address(channel, { ...said, from: name, task: id, force: true }, said.body, []);
   return { message: publish(channel, draft, undefined, unnumbered), now: true };
 }
 
@@ -3995,12 +3975,13 @@ async function endClaim(
   let ended: { from: string; record: TaskRecord; sure: boolean } | undefined; // over all the locks it had
   return explainingLater(`change task-${id}`, async () => {
     const whole = await withNumbers(channel, signal, (draft): Ended => {
-      const had = ended === undefined ? toEnd(channel, name, id, state, force) : undefined;
+      const turn: Turn = { channel, draft, id, name };
+      const had = ended === undefined ? toEnd(turn, state, force) : undefined;
       if (had !== undefined) {
         const to = state === "done" && !had.slot ? `task-${id}.DONE-${name}.md` : `task-${id}.md`;
-        if (foldName(had.owner ?? "") === name && tellRobbed(channel, draft, id, name)) startOver(); // a draft is one message
+        if (foldName(had.owner ?? "") === name && tellRobbed(turn)) startOver(); // a draft is one message
         assertAbsent(path.join(channel.path, to), had.path);
-        const record = writeRecord(channel, draft, id, name, state, had.owner);
+        const record = writeRecord(turn, state, had.owner);
         moveEnded(had.path, path.join(channel.path, to));
         ended = { from: had.file, record, sure: false };
         assertHeld(draft);
@@ -4010,9 +3991,9 @@ async function endClaim(
       const task = tasks.find((one) => isEnded(one, name, state)) ?? tasks[0]; // it was ended, and may have gone on since
       if (task === undefined) throw noTask(channel, id);
       if (ended?.sure === false && isEnded(task, name, state) && readRecord(channel, id, name)?.state !== state)
-        ended.record = writeRecord(channel, draft, id, name, state, ended.record.owner); // it ended a later claim of ours
+        ended.record = writeRecord(turn, state, ended.record.owner); // it ended a later claim of ours
       const record = ended?.record ?? readRecord(channel, id, name);
-      const message = record && tellEnd(channel, draft, name, task, record, text);
+      const message = record && tellEnd(turn, task, record, text);
       return { task, from: ended?.from ?? task.file, already: ended === undefined, message: message ?? null };
     });
     flushFolder(channel.path);
@@ -4046,7 +4027,7 @@ function isEnded({ state, slot, owner }: Task, name: Name, wanted: "done" | "rel
 }
 
 /** The task that is to be ended, as it is; undefined where it was ended before. */
-function toEnd(channel: Channel, name: Name, id: string, state: "done" | "released", force: boolean): Task | undefined {
+function toEnd({ channel, name, id }: Turn, state: "done" | "released", force: boolean): Task | undefined {
   const tasks = tasksNamed(channel, id);
   const claimed = tasks.filter((task) => task.state === "claimed");
   const mine = claimed.find(({ owner }) => foldName(owner ?? "") === name);
@@ -4063,21 +4044,15 @@ function toEnd(channel: Channel, name: Name, id: string, state: "done" | "releas
 }
 
 /** A finished task is told to who made it, a released one to all; and to the owner from whom it was forced. */
-function tellEnd(
-  channel: Channel,
-  draft: Draft,
-  name: Name,
-  { task, title, from, slot }: Task,
-  record: TaskRecord,
-  body: string | undefined,
-): Message | undefined {
+function tellEnd(turn: Turn, ended: Task, record: TaskRecord, body: string | undefined): Message | undefined {
+  const { id, name } = turn;
+  const { title, from, slot } = ended;
   if (slot && body === undefined && foldName(record.owner ?? name) === name) return undefined;
   const others = [record.state === "done" ? from : "", record.owner ?? ""].filter((other) => foldName(other) !== name);
   const to = record.state === "done" ? others.filter((other) => isName(foldName(other))) : [];
-  const text = body ?? `task-${task}${title && ` (${title})`} is ${record.state === "done" ? "done" : "open again"}.`;
-  const about = `task-${task} ${record.state}${title && `: ${title}`}`.slice(0, LINE_MAX);
-  return tellOnce(channel, draft, record, { from: name, to, title: about, body: text, status: record.state, task })
-    .message;
+  const text = body ?? `task-${id}${title && ` (${title})`} is ${record.state === "done" ? "done" : "open again"}.`;
+  const about = `task-${id} ${record.state}${title && `: ${title}`}`.slice(0, LINE_MAX);
+  return tellOnce(turn, record, { to, title: about, body: text, status: record.state }).message;
 }
 
 /** Why nobody is to take the next task. */

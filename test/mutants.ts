@@ -119,8 +119,8 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "done and release: recorded after the rename, not before",
-    from: "const record = writeRecord(channel, draft, id, name, state, had.owner);\n        moveEnded(had.path, path.join(channel.path, to));",
-    to: "moveEnded(had.path, path.join(channel.path, to));\n        const record = writeRecord(channel, draft, id, name, state, had.owner);",
+    from: "const record = writeRecord(turn, state, had.owner);\n        moveEnded(had.path, path.join(channel.path, to));",
+    to: "moveEnded(had.path, path.join(channel.path, to));\n        const record = writeRecord(turn, state, had.owner);",
     tests: ["task-schedules", "tasks"],
   },
   {
