@@ -5167,6 +5167,14 @@ function takeRootFile({ root }: Sync, name: string, bytes: Buffer | undefined): 
   if (bytes !== undefined && readIfPossible(file) !== bytes.toString()) writeWhole(file, bytes);
 }
 
+/** The taking in of one channel, under its lock. */
+interface Taking {
+  readonly run: Sync;
+  readonly channel: Channel;
+  readonly draft: Draft;
+  readonly pushed: ReadonlySet<string>; // the files that the remote has in it
+}
+
 /** Takes in what changed in one channel, decided and carried out under its lock. */
 async function takeChannel(run: Sync, name: string, changes: readonly Change[], theirs: string): Promise<void> {
   const channel = channelIn(run.root, name);
@@ -5174,11 +5182,12 @@ async function takeChannel(run: Sync, name: string, changes: readonly Change[], 
   const pushed = new Set(tree.code === 0 ? splitRows(tree.out) : []);
   makeFolder(channel.path);
   await withNumbers(channel, run.how.signal, async (draft) => {
+    const taking: Taking = { run, channel, draft, pushed };
     letWriterFinish(channel);
     forgetNewest(channel);
-    await takeMessages(run, channel, draft, changes, pushed);
-    for (const [id, own] of byTask(changes)) await takeTaskChanges(run, channel, draft, id, own, pushed);
-    for (const change of changes) await takeOther(run, channel, draft, change);
+    await takeMessages(taking, changes);
+    for (const [id, own] of byTask(changes)) await takeTaskChanges(taking, id, own);
+    for (const change of changes) await takeOther(taking, change);
   });
   const came = changes.filter(({ place, bytes }) => place.kind === "message" && bytes !== undefined);
   await flushFiles(came.map(({ place }) => path.join(channel.path, place.name)));
@@ -5186,18 +5195,13 @@ async function takeChannel(run: Sync, name: string, changes: readonly Change[], 
 }
 
 /** Messages of the remote keep their numbers; what is not there yet is put after them. */
-async function takeMessages(
-  run: Sync,
-  channel: Channel,
-  draft: Draft,
-  changes: readonly Change[],
-  pushed: ReadonlySet<string>,
-): Promise<void> {
+async function takeMessages(taking: Taking, changes: readonly Change[]): Promise<void> {
+  const { run, channel, draft } = taking;
   const news = changes.filter(({ place, bytes }) => place.kind === "message" && bytes !== undefined);
   if (news.length === 0) return;
   const coming = new Map(news.map(({ place, bytes }) => [place.name, parsedMessage(channel, place.name, bytes!)]));
   const moved = await renumberedThere(run, channel, coming);
-  const { plan, notes } = planTakeIn(run, channel, changes, coming, { pushed, moved });
+  const { plan, notes } = planTakeIn(taking, changes, coming, moved);
   const known = [...coming.values()].filter(({ was }) => was !== undefined).map(({ file }) => file); // nobody here had it
   await renumberAll(channel, draft, { ...plan, known }, run.how.signal);
   notes.forEach((note) => run.notes.add(note));
@@ -5261,11 +5265,10 @@ function identityIn(channel: Channel, file: string, bytes: Buffer | undefined): 
 
 /** Which of the messages here have to make room, or have got their number elsewhere. */
 function planTakeIn(
-  run: Sync,
-  channel: Channel,
+  { run, channel, pushed }: Taking,
   changes: readonly Change[],
   coming: ReadonlyMap<string, Message>,
-  { pushed, moved }: { readonly pushed: ReadonlySet<string>; readonly moved: ReadonlyMap<string, string> },
+  moved: ReadonlyMap<string, string>,
 ): { plan: Renumbering; notes: string[] } {
   const { entries } = listMessages(channel);
   const isOther = ({ file, seq }: Entry): boolean => {
@@ -5372,14 +5375,8 @@ function byTask(changes: readonly Change[]): Map<string, Change[]> {
 }
 
 /** A task that changed there and not here is as it is there; where both changed it, the remote's stands. */
-async function takeTaskChanges(
-  run: Sync,
-  channel: Channel,
-  draft: Draft,
-  id: string,
-  changes: readonly Change[],
-  pushed: ReadonlySet<string>,
-): Promise<void> {
+async function takeTaskChanges(taking: Taking, id: string, changes: readonly Change[]): Promise<void> {
+  const { run, channel, pushed } = taking;
   const [before, after, mine] = [new Map<string, string>(), new Map<string, string>(), new Map<string, string>()];
   for (const { place, before: was, after: is } of changes) {
     if (was !== undefined) before.set(place.name, was);
@@ -5393,13 +5390,13 @@ async function takeTaskChanges(
   if (isSameMap(mine, after)) return;
   const changedHere = !isSameMap(mine, before);
   if (changedHere && before.size === 0 && mine.size > 0) {
-    const to = renameTask(channel, draft, id, [...mine.keys()], pushed);
+    const to = renameTask(taking, id, [...mine.keys()]);
     run.notes.add(`${channel.name}: task-${id} was made on both sides: the one from here is task-${to} now`);
     mine.clear();
   }
   if (changedHere && mine.size > 0 && isFurther([...mine.keys()], [...after.keys()])) return;
-  if (changedHere) tellLosers(run, channel, draft, id, [...mine.keys()], [...after.keys()]); // before it is done: whoever dies tells it again
-  replaceTask(channel, draft, changes, [...mine.keys()]);
+  if (changedHere) tellLosers(taking, id, [...mine.keys()], [...after.keys()]); // before it is done: whoever dies tells it again
+  replaceTask(taking, changes, [...mine.keys()]);
 }
 
 function isSameMap(a: ReadonlyMap<string, string>, b: ReadonlyMap<string, string>): boolean {
@@ -5417,34 +5414,23 @@ function isFurther(mine: readonly string[], theirs: readonly string[]): boolean 
   return own.length === 1 && own[0] === other[0] && other.length === 1 && done;
 }
 
-function tellLosers(
-  run: Sync,
-  channel: Channel,
-  draft: Draft,
-  task: string,
-  mine: readonly string[],
-  theirs: readonly string[],
-): void {
+function tellLosers(taking: Taking, task: string, mine: readonly string[], theirs: readonly string[]): void {
+  const { run, channel } = taking;
   const [owner = ""] = ownersIn(theirs);
   for (const agent of ownersIn(mine).filter((name) => name !== owner && isName(name))) {
     run.lost.push({ channel: channel.name, task, agent, owner });
     const { untold } = run.how;
-    if (untold?.agent !== agent || untold.task !== task) tellLost(run, channel, draft, { task, agent, owner });
+    if (untold?.agent !== agent || untold.task !== task) tellLost(taking, task, agent, owner);
     removeIfPresent(fs.unlinkSync, recordPath(channel, task, agent));
   }
 }
 
 /** Once, however often the sync has to begin anew. */
-function tellLost(
-  { incoming }: Sync,
-  channel: Channel,
-  draft: Draft,
-  { task, agent, owner }: Omit<Lost, "channel">,
-): void {
+function tellLost({ run, channel, draft }: Taking, task: string, agent: string, owner: string): void {
   const has = owner === "" ? "it is open again there" : `${owner} has it`;
   const body = `task-${task} is not yours: on the remote ${has}, and that stands. You had it here: do not go on with it.`;
   const title = `task-${task} is ${owner === "" ? "not yours" : `${owner}'s`}`;
-  const key = `lost ${task} ${incoming.slice(0, 16)}`;
+  const key = `lost ${task} ${run.incoming.slice(0, 16)}`;
   const from = isName(owner) ? owner : "sync";
   const outgoing = { from, to: [agent], title, body, status: "lost", task, key, force: true };
   const unnumbered = address(channel, outgoing, body, []);
@@ -5454,7 +5440,7 @@ function tellLost(
 }
 
 /** The file is renamed where that is all, so that a task is never seen twice, nor missed. */
-function replaceTask(channel: Channel, draft: Draft, changes: readonly Change[], mine: readonly string[]): void {
+function replaceTask({ channel, draft }: Taking, changes: readonly Change[], mine: readonly string[]): void {
   const after = changes.filter(({ bytes }) => bytes !== undefined);
   const at = (name: string): string => path.join(channel.path, name);
   const gone = mine.filter((file) => !after.some(({ place }) => place.name === file));
@@ -5469,13 +5455,7 @@ function replaceTask(channel: Channel, draft: Draft, changes: readonly Change[],
 }
 
 /** Gives a task that is only here the next free number, and those that come after it that too. */
-function renameTask(
-  channel: Channel,
-  draft: Draft,
-  id: string,
-  files: readonly string[],
-  pushed: ReadonlySet<string>,
-): string {
+function renameTask({ channel, draft, pushed }: Taking, id: string, files: readonly string[]): string {
   const taken = [...pushed].map((file) => Number(TASK.exec(file)?.[1] ?? 0)).filter((number) => !Number.isNaN(number));
   const to = String(Math.max(Number(nextTaskId(channel)) - 1, ...taken) + 1);
   for (const [other, own] of taskFiles(channel))
@@ -5508,18 +5488,15 @@ function comeAfter(file: string, draft: Draft, id: string, to: string): void {
 }
 
 /** Everything that is neither message nor task. */
-async function takeOther(
-  run: Sync,
-  channel: Channel,
-  draft: Draft,
-  { place, before, after, bytes }: Change,
-): Promise<void> {
+async function takeOther(taking: Taking, change: Change): Promise<void> {
+  const { run, channel, draft } = taking;
+  const { place, before, after, bytes } = change;
   if (place.kind === "message" || place.kind === "task") return;
   const to = path.join(channel.path, place.name);
   const mine = await blobId(to, after ?? before);
   if (mine === after) return;
-  if (place.kind === "meta") return takeMeta(run, channel, draft, before, bytes);
-  if (place.kind === "cursor" && mine !== undefined) return takeCursor(channel, place.name, bytes, run.how.signal);
+  if (place.kind === "meta") return takeMeta(taking, change);
+  if (place.kind === "cursor" && mine !== undefined) return takeCursor(taking, change);
   if (bytes === undefined) {
     if (mine === before) removeIfPresent(fs.unlinkSync, to);
     return;
@@ -5535,13 +5512,7 @@ async function takeOther(
 }
 
 /** Members of both sides; another key as the side that changed it has it, else as the remote. */
-async function takeMeta(
-  run: Sync,
-  channel: Channel,
-  draft: Draft,
-  before: string | undefined,
-  bytes: Buffer | undefined,
-): Promise<void> {
+async function takeMeta({ run, channel, draft }: Taking, { before, bytes }: Change): Promise<void> {
   if (bytes === undefined) return; // a channel is not taken away by a sync
   const base = before === undefined ? {} : parseObject((await blobs(run, [before])).get(before)?.toString() ?? "{}");
   const theirs = parseObject(bytes.toString());
@@ -5578,17 +5549,12 @@ function mergeMeta(
 }
 
 /** A cursor that git carries grows by what was shown elsewhere. */
-async function takeCursor(
-  channel: Channel,
-  name: string,
-  bytes: Buffer | undefined,
-  signal: AbortSignal | undefined,
-): Promise<void> {
-  const agent = path.basename(name).replace(/\.txt$/, "") as Name;
+async function takeCursor({ run, channel }: Taking, { place, bytes }: Change): Promise<void> {
+  const agent = path.basename(place.name).replace(/\.txt$/, "") as Name;
   const theirs = bytes === undefined ? undefined : parseCursor(bytes.toString());
-  if (theirs === undefined || !name.endsWith(".txt")) return;
+  if (theirs === undefined || !place.name.endsWith(".txt")) return;
   const grown = (): string => formatCursor(union(readCursor(channel, agent).cursor, theirs));
-  await rewrite(channel, agent, cursorPath(channel, agent), grown, signal);
+  await rewrite(channel, agent, cursorPath(channel, agent), grown, run.how.signal);
 }
 
 /** Commits what is new here, on top of the branch. */

@@ -355,7 +355,7 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "sync: who lost a task is not told",
-    from: "if (untold?.agent !== agent || untold.task !== task) tellLost(run, channel, draft, { task, agent, owner });",
+    from: "if (untold?.agent !== agent || untold.task !== task) tellLost(taking, task, agent, owner);",
     to: "void untold;",
     tests: ["sync-flags"],
   },
