@@ -3878,7 +3878,7 @@ function abandoned(turn: Turn, others: readonly TaskFile[], older: number | unde
   const name = foldName(owner);
   const recordable = isName(name);
   if (since === undefined && recordable) writeRecord({ ...turn, name }, "claimed", null);
-  if (since !== undefined && silentFrom(channel, since, owner) <= Date.now() - older * 1000) return other;
+  if (since !== undefined && wasSilent(channel, since, owner, older)) return other;
   const [one] = presence(channel, [owner]);
   const unknown = `its age was not recorded, and ${recordable ? "is from now on" : "cannot be: release it with --force"}`;
   const how = since === undefined ? unknown : `claimed ${age(since)}`;
@@ -3890,16 +3890,16 @@ function claimedAt(channel: Channel, id: string, owner: string): string | undefi
   return record?.state === "claimed" ? record.since : undefined;
 }
 
-/** When the owner of a task was last heard of: claiming it, or later. */
-function silentFrom(channel: Channel, since: string, owner: string): number {
+/** Whether the owner of a task has not been heard of for so many seconds: claiming it, or later. */
+function wasSilent(channel: Channel, since: string, owner: string, seconds: number): boolean {
   const [one] = presence(channel, [owner]);
-  return Math.max(Date.parse(since), Date.parse(one?.seen ?? since));
+  return Math.max(Date.parse(since), Date.parse(one?.seen ?? since)) <= Date.now() - seconds * 1000;
 }
 
 function isLeft(channel: Channel, { task, state, owner }: Task, name: Name, older: number): boolean {
   if (state !== "claimed" || owner === null || foldName(owner) === name) return false;
   const since = claimedAt(channel, task, owner);
-  return since !== undefined && silentFrom(channel, since, owner) <= Date.now() - older * 1000;
+  return since !== undefined && wasSilent(channel, since, owner, older);
 }
 
 /** Undoes a rename that came after a theft, too late. If the other's did too, both give back, and one gets it anew. */

@@ -161,7 +161,7 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "steal from an owner who was heard of",
-    from: "if (since !== undefined && silentFrom(channel, since, owner) <= Date.now() - older * 1000) return other;",
+    from: "if (since !== undefined && wasSilent(channel, since, owner, older)) return other;",
     to: "if (since !== undefined) return other;",
     tests: ["task-schedules", "tasks"],
   },
