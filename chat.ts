@@ -284,6 +284,11 @@ function count(number: number): string {
   return String(number).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
+/** Those of some words that there are, on one line. */
+function listed(words: readonly string[], between: string): string {
+  return words.filter((word) => word !== "").join(between);
+}
+
 /** A word as a shell would need it typed; with control characters in it, as bash would. */
 function shellWord(text: string): string {
   if (/^[\w@%+=:,./~-]+$/.test(text)) return text;
@@ -3243,7 +3248,7 @@ function aimOf({ from, reply, status, priority, each }: Waiting): string {
     status === undefined ? "" : `status ${oneLine(status)}`,
     priority === undefined ? "" : `priority ${priority}`,
   ];
-  return words.filter((word) => word !== "").join(", ");
+  return listed(words, ", ");
 }
 
 /** Throws `stuck` once nobody would write: everybody this wait could hear from has been waiting for 3 s (SPEC 6.13). */
@@ -5005,7 +5010,8 @@ async function changesOf(run: Sync, rows: readonly TreeRow[], theirs: string): P
       place === undefined
         ? "is nothing of a channel"
         : row.after !== undefined && (reasonOf(row.mode) || (!plain(row.path) && "is below what is no folder here"));
-    if (reason && !isSilent(row.path)) run.leftOut.set(row.path, reason);
+    const isOfOneMachine = row.path.includes("/.cursors/"); // committed by an older agent-chat, or by hand
+    if (reason && !isOfOneMachine) run.leftOut.set(row.path, reason);
     return place === undefined || reason ? [] : [{ ...row, place }];
   });
   const contents = await blobs(
@@ -5073,11 +5079,6 @@ function plainFolders(root: string): (file: string) => boolean {
     return plain;
   };
   return (file) => isPlain(path.posix.dirname(file));
-}
-
-/** What belongs to one machine, and was committed there by an older agent-chat or by hand. */
-function isSilent(file: string): boolean {
-  return /\/\.cursors\//.test(file);
 }
 
 /** Rows of `diff-tree -z`: `:mode mode id id status`, then the path. */
@@ -5776,10 +5777,15 @@ async function printDone(done: string, text: string | (() => string)): Promise<v
 /** One message between two marks with a token of this run, which no body can know: its border cannot be forged. */
 function render(message: Message, token: string, body: string): string {
   const { seq, from, to, channel, file, ts, reply_to, status, title, priority = "normal", task } = message;
-  const answer = `${priority === "normal" ? "" : `, ${priority}`}${task === undefined ? "" : `, task-${task}`}${reply_to === null ? "" : `, reply to #${reply_to}`}`;
+  const marks = [
+    field(status) || "no status",
+    priority === "normal" ? "" : priority,
+    task === undefined ? "" : `task-${task}`,
+    reply_to === null ? "" : `reply to #${reply_to}`,
+  ];
   const who = `${field(from) || "(nobody)"} -> ${field(to.join(", ")) || "all"}`;
   const head = `[${token}] #${seq} ${who}  ${field(`${channel}/${file}  ${ts}`)}`;
-  const about = `${field(title)}  (${field(status) || "no status"}${answer})`;
+  const about = `${field(title)}  (${listed(marks, ", ")})`;
   return `${head}\n${about}\n\n${visible(body)}${body.endsWith("\n") ? "" : "\n"}\n[${token}] end of #${seq}\n`;
 }
 
@@ -7151,21 +7157,17 @@ function taskLine(
       : `${owner}${since === null ? "" : ` since ${clockTime(since)}, ${age(since)}`}`,
     one === undefined ? "" : ownerWords(one),
   ];
-  return `${state.padEnd(7)}  task-${task}  ${words.filter((word) => word !== "").join("; ")}`;
+  return `${state.padEnd(7)}  task-${task}  ${listed(words, "; ")}`;
 }
 
 /** Whether the owner of a task is waiting, or silent. */
 function ownerWords({ seen, waiting, status }: Presence): string {
-  const silent = seen === null || Date.now() - Date.parse(seen) >= SILENT_MS;
-  const now =
-    waiting !== null
-      ? "waiting now"
-      : seen === null
-        ? "never seen here"
-        : silent
-          ? `silent since ${clockTime(seen)}`
-          : "";
-  return [now, status === null ? "" : statusWords(status)].filter((word) => word !== "").join("; ");
+  const silent = seen === null ? "never seen here" : isSilent(seen) ? `silent since ${clockTime(seen)}` : "";
+  return listed([waiting === null ? silent : "waiting now", status === null ? "" : statusWords(status)], "; ");
+}
+
+function isSilent(seen: string): boolean {
+  return Date.now() - Date.parse(seen) >= SILENT_MS;
 }
 
 /** Tasks that two clones took apart, or that were made anew. */
@@ -7179,7 +7181,7 @@ function torn(all: readonly Task[]): string[] {
 /** One agent on one line of a roster. */
 function rosterLine(one: Presence & { readonly tasks: readonly string[] }): string {
   const { agent, last_post, seen, unread, waiting, status, tasks } = one;
-  const silent = seen !== null && Date.now() - Date.parse(seen) >= SILENT_MS;
+  const silent = seen !== null && isSilent(seen);
   const seenLater = Date.parse(seen ?? "") - (Date.parse(last_post?.ts ?? "") || 0); // the same minute is said once
   const words = [
     seen === null ? "never seen here" : silent ? `silent since ${clockTime(seen)}, ${age(seen)}` : "",
@@ -7192,7 +7194,7 @@ function rosterLine(one: Presence & { readonly tasks: readonly string[] }): stri
     tasks.length === 0 ? "" : `has ${tasks.map((id) => `task-${id}`).join(", ")}`,
     status === null ? "" : statusWords(status),
   ];
-  return `  ${field(agent)}: ${words.filter((word) => word !== "").join("; ")}`;
+  return `  ${field(agent)}: ${listed(words, "; ")}`;
 }
 
 function receiptLines(channel: Channel, receipt: Receipt): string {
