@@ -3015,11 +3015,8 @@ function renumberedTo({ watches }: Waiter, posted: Posted, before: Numbering): P
 function forgetAfter({ watches }: Waiter, seq: number): void {
   for (const { reader } of watches.values()) {
     const { ranges, files } = reader.cursor.cursor;
-    const cursor = toCursor(
-      ranges.map(([low, high]) => [low, Math.min(high, seq)] as const),
-      files,
-    );
-    reader.cursor = { ...reader.cursor, cursor };
+    const before = ranges.map(([low, high]) => [low, Math.min(high, seq)] as const);
+    reader.cursor = { ...reader.cursor, cursor: toCursor(before, files) };
   }
 }
 
@@ -5014,10 +5011,8 @@ async function changesOf(run: Sync, rows: readonly TreeRow[], theirs: string): P
     if (reason && !isOfOneMachine) run.leftOut.set(row.path, reason);
     return place === undefined || reason ? [] : [{ ...row, place }];
   });
-  const contents = await blobs(
-    run,
-    wanted.flatMap(({ after }) => after ?? []),
-  );
+  const oids = wanted.flatMap(({ after }) => after ?? []);
+  const contents = await blobs(run, oids);
   return wanted.flatMap(({ path: file, place, before, after }): Change[] => {
     const bytes = after === undefined ? undefined : contents.get(after);
     const reason = after === undefined ? undefined : badContent(run, place, bytes);
@@ -5132,13 +5127,11 @@ async function blobs({ repo }: Sync, oids: readonly string[]): Promise<Map<strin
       ? Promise.resolve(Buffer.alloc(0))
       : git(repo, ["cat-file", how], { input: `${names.join("\n")}\n` });
   const sizes = (await ask([...new Set(oids)], "--batch-check")).toString().split("\n");
-  const small = sizes
-    .map((line) => line.split(" "))
-    .filter(([, type, size]) => type === "blob" && Number(size) <= FILE_MAX);
-  const out = await ask(
-    small.map(([oid]) => oid!),
-    "--batch",
-  );
+  const small = sizes.flatMap((line) => {
+    const [oid, type, size] = line.split(" ");
+    return type === "blob" && Number(size) <= FILE_MAX ? [oid!] : [];
+  });
+  const out = await ask(small, "--batch");
   for (let at = 0; at < out.length;) {
     const newline = out.indexOf("\n", at);
     const [oid, , size] = out.toString("latin1", at, newline).split(" ");
@@ -5230,10 +5223,8 @@ async function renumberedThere(
     const place = placeOf(run.root, file);
     return place?.kind === "message" && place.channel === channel.name ? [{ place, before: before! }] : [];
   });
-  const contents = await blobs(
-    run,
-    gone.map(({ before }) => before),
-  );
+  const oids = gone.map(({ before }) => before);
+  const contents = await blobs(run, oids);
   const were = new Set(gone.map(({ place, before }) => identityIn(channel, place.name, contents.get(before))));
   const ids = [...coming.values()].map((message) => [identityOf(message), message.file] as const);
   return new Map(ids.filter(([id]) => were.has(id)));
@@ -5294,13 +5285,8 @@ function planTakeIn(
   let next = highestOf(run, channel, theirs, coming);
   if (unpushed.some(({ seq }) => seq <= next))
     for (const { file } of unpushed) files.set(file, file.replace(/^\d+/, padded(++next)));
-  return movesFor(
-    channel,
-    local,
-    files,
-    entries,
-    [...coming.keys()].filter((file) => !here.has(file)).map((file) => toEntry(file).seq),
-  );
+  const arriving = [...coming.keys()].filter((file) => !here.has(file)).map((file) => toEntry(file).seq);
+  return movesFor(channel, local, files, entries, arriving);
 }
 
 /** The highest number of the remote; what was left out, now or before, has none. */
@@ -5325,12 +5311,8 @@ function movesFor(
 ): { plan: Renumbering; notes: string[] } {
   const notes: string[] = [];
   const moving = new Set([...files.keys()].map((file) => toEntry(file).seq));
-  const groups = [...moving].map((seq) =>
-    messagesOf(
-      channel,
-      entries.filter((entry) => entry.seq === seq),
-    ),
-  );
+  const having = (seq: number): Entry[] => entries.filter((entry) => entry.seq === seq);
+  const groups = [...moving].map((seq) => messagesOf(channel, having(seq)));
   const shared = groups.filter(({ length }) => length > 1).map(([first]) => first!.seq);
   const moves = local.flatMap((message): Move[] => {
     const to = files.get(message.file) ?? message.file;
@@ -5673,10 +5655,8 @@ async function putBack(run: Sync, gone: readonly string[], found: News, here: st
   found.removed.push(...gone.filter((file) => !isMissed(file)));
   if (missed.length === 0) return;
   const rows = splitRows(await git(repo, ["ls-tree", "-z", here!, "--", ...missed])).map(treeRow);
-  const contents = await blobs(
-    run,
-    rows.map(({ oid }) => oid),
-  );
+  const oids = rows.map(({ oid }) => oid);
+  const contents = await blobs(run, oids);
   const folders = [...new Set(missed.map((file) => file.split("/")[0]!))].map((name) => channelIn(root, name));
   const there = folders
     .filter(({ path: folder }) => isFolder(folder))
@@ -6366,10 +6346,8 @@ export const COMMANDS = {
         slot: given.slot,
       };
       const task = await interruptible((signal) => createTask(channel, wish, { signal }));
-      await printDone(
-        `created task-${task.task}`,
-        answer(call.json, task, `created task-${task.task}\n  ${task.path}`),
-      );
+      const line = `created task-${task.task}`;
+      await printDone(line, answer(call.json, task, `${line}\n  ${task.path}`));
     },
   }),
   tasks: command({
@@ -6559,10 +6537,8 @@ export const COMMANDS = {
         if (given.set !== undefined) await interruptible((signal) => setStatus(channel, name, said, { signal }));
         const status = currentStatus(channel, name);
         const line = `${name} in ${channel.name}: ${status === undefined ? "no status" : statusWords(status)}`;
-        await printDone(
-          "the status was set",
-          answer(call.json, { channel: channel.name, agent: name, status: status ?? null }, line),
-        );
+        const data = { channel: channel.name, agent: name, status: status ?? null };
+        await printDone("the status was set", answer(call.json, data, line));
       }
     },
   }),
@@ -6766,13 +6742,14 @@ function syncNotes({ left_out, lost, notes }: Synced): string[] {
   const [left, more] = [left_out.slice(0, LEFT_OUT_MAX), left_out.length - LEFT_OUT_MAX];
   return [
     ...notes,
-    ...lost.map(
-      ({ channel, task, agent, owner }) =>
-        `${channel}: task-${task} is ${owner || "nobody"}'s, not ${agent}'s: the remote had that first`,
-    ),
+    ...lost.map(lostLine),
     ...left.map(({ path: file, reason }) => `left out: ${quoted(file)} ${reason}`),
     ...(more > 0 ? [`left out: ${plural(more, "file")} more`] : []),
   ];
+}
+
+function lostLine({ channel, task, agent, owner }: Lost): string {
+  return `${channel}: task-${task} is ${owner || "nobody"}'s, not ${agent}'s: the remote had that first`;
 }
 
 const LEFT_OUT_MAX = 10; // files named in talk; --json has all
@@ -7134,9 +7111,8 @@ function boardText(channel: Channel, tasks: readonly Task[]): string {
     const rest = of(state).length - parts[i]!.length;
     return rest === 0 || state === "done" ? [] : [`${rest} more ${state}`];
   });
-  const owners = new Map(
-    presence(channel, [...new Set(of("claimed").map(({ owner }) => owner!))]).map((one) => [one.agent, one]),
-  );
+  const names = [...new Set(of("claimed").map(({ owner }) => owner!))];
+  const owners = new Map(presence(channel, names).map((one) => [one.agent, one]));
   const rows = parts.flat().map((task) => `  ${taskLine(task, owners.get(task.owner ?? ""))}`);
   const rest = more.length === 0 ? [] : [`  ${more.join(", ")}: --json has all`];
   return [head, ...paused, ...rows, ...rest].join("\n");
@@ -7200,8 +7176,8 @@ function rosterLine(one: Presence & { readonly tasks: readonly string[] }): stri
 function receiptLines(channel: Channel, receipt: Receipt): string {
   const { seq, from, title, file, shown, unshown, replied } = receipt;
   const answers = replied.map((reply) => `${reply.from} #${reply.seq}`);
-  const never = presence(channel, unshown).map((one) =>
-    one.seen === null ? `${one.agent} (never seen here)` : one.agent,
+  const never = presence(channel, unshown).map(
+    ({ agent, seen }) => agent + (seen === null ? " (never seen here)" : ""),
   );
   const lines = [
     `#${seq} ${from} -> ${receipt.for.join(", ") || "nobody known yet"}  ${channel.name}/${file}`,
@@ -7350,10 +7326,8 @@ function commandNamed(name: string): Command {
 function unknownOption(error: Error, options: Options): string {
   const word = /'(-[^' ]*)/.exec(error.message)?.[1];
   if (word === undefined || !isCode(error, "ERR_PARSE_ARGS_UNKNOWN_OPTION")) return error.message;
-  const near = nearest(
-    word,
-    Object.keys(options).map((name) => `--${name}`),
-  );
+  const known = Object.keys(options).map((name) => `--${name}`);
+  const near = nearest(word, known);
   return `unknown option ${quoted(word)}${near === undefined ? "" : `; did you mean ${near}?`}`;
 }
 
