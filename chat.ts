@@ -4846,6 +4846,9 @@ function unpushed({ here, there }: Sync, offline: ChatError): ChatError {
   return new ChatError("unpushed", message, offline.remedy ?? "agent-chat sync");
 }
 
+const PUSHED_FIRST =
+  /non-fast-forward|fetch first|cannot lock ref|failed to update ref|incorrect old value|reference already exists/;
+
 /** False where somebody pushed first. */
 async function push(run: Sync): Promise<boolean> {
   const { repo, here, there } = run;
@@ -4862,12 +4865,7 @@ async function push(run: Sync): Promise<boolean> {
     run.there = here;
     return true;
   }
-  if (
-    /non-fast-forward|fetch first|cannot lock ref|failed to update ref|incorrect old value|reference already exists/.test(
-      ran.err,
-    )
-  )
-    return false;
+  if (PUSHED_FIRST.test(ran.err)) return false;
   throw unpushed(run, gitError(args, ran, true));
 }
 
@@ -4917,17 +4915,16 @@ async function takeIn(run: Sync, theirs: string): Promise<void> {
     if (channel === "") for (const change of own) takeRootFile(run, change.place.name, change.bytes);
     else await takeChannel(run, channel, own, theirs);
   }
-  await git(repo, [
-    "update-ref",
-    "-m",
-    "agent-chat sync",
-    `refs/heads/${repo.branch}`,
-    theirs,
-    here ?? "0".repeat(theirs.length),
-  ]);
-  run.here = theirs;
+  await moveBranch(run, theirs);
   await readIndex(run);
   removeIfPresent(fs.unlinkSync, incomingPath(repo));
+}
+
+/** Brings the branch to another commit; fails where somebody else has moved it. */
+async function moveBranch(run: Sync, to: string): Promise<void> {
+  const before = run.here ?? "0".repeat(to.length);
+  await git(run.repo, ["update-ref", "-m", "agent-chat sync", `refs/heads/${run.repo.branch}`, to, before]);
+  run.here = to;
 }
 
 /** Before anything is touched, and asked once: whatever comes later to a branch of messages, it is one. */
@@ -5236,17 +5233,8 @@ function parsedMessage(channel: Channel, file: string, bytes: Buffer): Message {
 
 /** All of a message but its number and what it answers: by that it is known again under another number. */
 function identityOf({ from, ts, status, title, key, task, body, to, priority }: Message): string {
-  return JSON.stringify([
-    from,
-    to,
-    ts,
-    status,
-    title,
-    key,
-    task,
-    priority,
-    body.trimEnd().replace(/_files\/\d+\//g, "_files/"),
-  ]);
+  const text = body.trimEnd().replace(/_files\/\d+\//g, "_files/");
+  return JSON.stringify([from, to, ts, status, title, key, task, priority, text]);
 }
 
 /** That of a message in a file; undefined where there is none. */
@@ -5554,13 +5542,11 @@ async function commitHere(run: Sync): Promise<void> {
       throw new ChatError("io", `the files of ${root} do not hold still`, "agent-chat sync");
     if (found.added.length + found.removed.length === 0) return;
     const rows = found.added.map((file, i) => `100644 ${ids[i]}\t${file}\0`);
-    const zero = "0".repeat(ids[0]?.length ?? 40);
-    rows.push(...found.removed.map((file) => `0 ${zero}\t${file}\0`));
+    rows.push(...found.removed.map((file) => `0 ${"0".repeat(ids[0]?.length ?? 40)}\t${file}\0`));
     await git(repo, ["update-index", "-z", "--index-info"], { input: rows.join("") });
     const tree = await gitLine(repo, ["write-tree"]);
     const commit = await commitTree(repo, tree, here === undefined ? [] : [here], subjectOf(run, found));
-    await git(repo, ["update-ref", "-m", "agent-chat sync", `refs/heads/${repo.branch}`, commit, here ?? zero]);
-    run.here = commit;
+    await moveBranch(run, commit);
     await tryGit(repo, ["update-index", "-q", "--refresh"]);
     return;
   }
@@ -5575,9 +5561,8 @@ async function settledNumbers(channels: readonly Channel[], signal: AbortSignal 
 /** git's ids of files, now kept by it; undefined where one of them has just gone. */
 async function hashed(repo: Repo, files: readonly string[]): Promise<string[] | undefined> {
   if (files.length === 0) return [];
-  const { code, out, err } = await tryGit(repo, ["hash-object", "-w", "--no-filters", "--stdin-paths"], {
-    input: `${files.join("\n")}\n`,
-  });
+  const input = `${files.join("\n")}\n`;
+  const { code, out, err } = await tryGit(repo, ["hash-object", "-w", "--no-filters", "--stdin-paths"], { input });
   if (code === 0) return out.toString().trim().split("\n");
   if (/could not open|No such file/.test(err) && !/No space/.test(err)) return undefined;
   throw gitError(["hash-object"], { code, out, err }, false);
@@ -5598,12 +5583,9 @@ async function changedHere(run: Sync, channels: readonly Channel[]): Promise<New
   channels.forEach(letWriterFinish);
   const index = splitRows(await git(repo, ["ls-files", "-t", "-z"]));
   const spoilt = await unhidden(run, index);
-  const [fresh, rows] = (
-    await Promise.all([
-      folders.length === 0 ? Buffer.alloc(0) : git(repo, ["ls-files", "-o", "-z", "--", ...folders]),
-      git(repo, ["diff-files", "-z", "--name-status"]),
-    ])
-  ).map(splitRows) as [string[], string[]];
+  const untracked = folders.length === 0 ? Buffer.alloc(0) : git(repo, ["ls-files", "-o", "-z", "--", ...folders]);
+  const out = await Promise.all([untracked, git(repo, ["diff-files", "-z", "--name-status"])]);
+  const [fresh, rows] = out.map(splitRows) as [string[], string[]];
   const tracked = new Set(index.map((row) => row.slice(2)));
   found.added.push(...ROOT_FILES.filter((name) => !tracked.has(name) && fs.existsSync(path.join(root, name))));
   found.added.push(...fresh.filter((file) => isToSend(run, file)));
