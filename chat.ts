@@ -4224,6 +4224,9 @@ interface Repo extends GitPlace {
   readonly ours: boolean; // the branch was found to hold channels and no code
 }
 
+/** What git's configuration says. */
+type Config = ReadonlyMap<string, string>;
+
 interface Ran {
   readonly code: number;
   readonly out: Buffer;
@@ -4236,7 +4239,7 @@ const GIT_KEPT =
   /^GIT_(SSH|SSH_COMMAND|SSH_VARIANT|PROXY_COMMAND|EXEC_PATH|ALLOW_PROTOCOL|(SSL|HTTP|CURL)_\w+|TRACE\w*|CONFIG_(GLOBAL|SYSTEM|NOSYSTEM)|(AUTHOR|COMMITTER)_(NAME|EMAIL))$/;
 
 /** Nothing of what a surrounding git says of its own repository; and nobody is ever asked anything. */
-function gitEnvironment(config: ReadonlyMap<string, string> = new Map()): NodeJS.ProcessEnv {
+function gitEnvironment(config: Config = new Map()): NodeJS.ProcessEnv {
   const kept = Object.entries(process.env).filter(([name]) => !name.startsWith("GIT_") || GIT_KEPT.test(name));
   const env: NodeJS.ProcessEnv = Object.fromEntries(kept);
   const ssh = env["GIT_SSH_COMMAND"] ?? config.get("core.sshcommand") ?? (env["GIT_SSH"] ? undefined : "ssh");
@@ -4375,7 +4378,7 @@ async function ends(repo: Repo): Promise<{ here: string | undefined; there: stri
   return { here: oids.get(own), there: oids.get(repo.tracking) };
 }
 
-async function gitConfig(place: GitPlace): Promise<Map<string, string>> {
+async function gitConfig(place: GitPlace): Promise<Config> {
   const { out } = await tryGit(place, ["config", "-z", "--get-regexp", "^(remote|branch|user|core)\\."]);
   return new Map(splitRows(out).map((row) => [row.split("\n")[0]!, row.slice(row.indexOf("\n") + 1)]));
 }
@@ -4499,18 +4502,18 @@ async function initRepo(root: string, url: string, { branch, signal, timeout = S
   makeFolder(root);
   const place: GitPlace = { cwd: root, env: gitEnvironment(), signal, silence: timeout };
   try {
-    await assertPossible(place, root, url, branch);
+    await assertPossible(place, url, branch);
   } catch (error) {
     if (!before) removeIfPresent(fs.rmdirSync, root);
     throw error;
   }
   tellGit(root, false);
   const outer = await workTree(place);
-  const config = outer === undefined ? new Map<string, string>() : await gitConfig(place);
-  if (outer !== undefined && outer.top === realFolder(root)) return reinit(place, root, url, branch, config);
-  if (outer !== undefined) await keepOut(place, root, outer.top);
+  const config: Config = outer === undefined ? new Map() : await gitConfig(place);
+  if (outer !== undefined && outer.top === realFolder(root)) return reinit(place, url, branch, config);
+  if (outer !== undefined) await keepOut(place, outer.top);
   const remote = remoteNamed(config, url);
-  if (remote !== undefined) return addWorkTree(place, root, remote, branch ?? "agent-chat");
+  if (remote !== undefined) return addWorkTree(place, remote, branch ?? "agent-chat");
   await git(place, ["init", "-q"]);
   await git(place, ["remote", "add", "origin", url]);
   await follows(place, branch ?? (await mainBranch(place, url)) ?? "main", "origin");
@@ -4523,7 +4526,8 @@ async function mainBranch(place: GitPlace, url: string): Promise<string | undefi
 }
 
 /** What cannot become anything is told before anything is made: a mistyped path would stay as the remote. */
-async function assertPossible(place: GitPlace, root: string, url: string, branch: string | undefined): Promise<void> {
+async function assertPossible(place: GitPlace, url: string, branch: string | undefined): Promise<void> {
+  const root = place.cwd;
   if (branch !== undefined && (await tryGitLine(place, ["check-ref-format", "--branch", branch])) !== branch)
     throw new ChatError("bad_value", `--branch ${quoted(branch)} is no name of a branch`);
   if (url.trim() === "" || url.startsWith("-")) throw new ChatError("bad_value", `--init ${quoted(url)} is no URL`);
@@ -4539,11 +4543,11 @@ async function assertPossible(place: GitPlace, root: string, url: string, branch
   throw new ChatError("no_remote", message, mend);
 }
 
-const remotesIn = (config: ReadonlyMap<string, string>): string[] =>
+const remotesIn = (config: Config): string[] =>
   [...config.keys()].flatMap((key) => /^remote\.(.*)\.url$/.exec(key)?.[1] ?? []);
 
 /** The remote that has a name or a URL. */
-function remoteNamed(config: ReadonlyMap<string, string>, url: string): string | undefined {
+function remoteNamed(config: Config, url: string): string | undefined {
   const isIt = ([key, value]: [string, string]): boolean =>
     key === `remote.${url}.url` || (/^remote\..*\.url$/.test(key) && value === url);
   return [...config].find(isIt)?.[0].slice("remote.".length, -".url".length);
@@ -4557,30 +4561,20 @@ async function follows(place: GitPlace, branch: string, remote: string): Promise
 }
 
 /** As long as nothing came from a remote or went there, its URL may still be mended. */
-async function reinit(
-  place: GitPlace,
-  root: string,
-  url: string,
-  branch: string | undefined,
-  config: ReadonlyMap<string, string>,
-): Promise<void> {
+async function reinit(place: GitPlace, url: string, branch: string | undefined, config: Config): Promise<void> {
   const here = await oidOf(place, "HEAD");
   const now = (await currentBranch(place)) ?? "";
   const begun = here !== undefined;
-  if (begun) await assertOurs(place, here, `the branch ${now} of ${root}`, below(root));
+  if (begun) await assertOurs(place, here, `the branch ${now} of ${place.cwd}`, below(place.cwd));
   const remote = remoteNamed(config, url);
-  if (remote === undefined) await mendRemote(place, root, url, config);
+  if (remote === undefined) await mendRemote(place, url, config);
   if (begun && (branch === undefined || branch === now || now === "")) return;
   if (begun) await git(place, ["branch", "-m", branch!]);
   await follows(place, branch ?? "main", remote ?? "origin");
 }
 
-async function mendRemote(
-  place: GitPlace,
-  root: string,
-  url: string,
-  config: ReadonlyMap<string, string>,
-): Promise<void> {
+async function mendRemote(place: GitPlace, url: string, config: Config): Promise<void> {
+  const root = place.cwd;
   const around = !isFolder(path.join(root, ".git")); // then its remotes are somebody's
   if (around) throw noRemote(root, url, remotesIn(config));
   const before = config.get("remote.origin.url");
@@ -4592,7 +4586,8 @@ async function mendRemote(
 }
 
 /** The repository around is to leave the root alone, and must not have anything of it. */
-async function keepOut(place: GitPlace, root: string, top: string): Promise<void> {
+async function keepOut(place: GitPlace, top: string): Promise<void> {
+  const root = place.cwd;
   const tracked = splitRows(await git(place, ["ls-files", "-z"]));
   if (tracked.length > 0) {
     const message = `${plural(tracked.length, "file")} of ${root} are on a branch of ${top}: take them off it first`;
@@ -4607,12 +4602,13 @@ async function keepOut(place: GitPlace, root: string, top: string): Promise<void
 }
 
 /** A work tree at a folder that is not empty: made beside it, and moved in. */
-async function addWorkTree(place: GitPlace, root: string, remote: string, branch: string): Promise<void> {
+async function addWorkTree(place: GitPlace, remote: string, branch: string): Promise<void> {
+  const root = place.cwd;
   if ((await currentBranch(place)) === branch) {
     const mend = `agent-chat sync --init ${remote} --branch agent-chat`;
     throw new ChatError("no_repo", `${quoted(branch)} is the branch you work on`, mend);
   }
-  await assertNowhereElse(place, root, branch);
+  await assertNowhereElse(place, branch);
   const tree = await gitLine(place, ["mktree"]);
   const before = await oidOf(place, `refs/heads/${branch}`);
   if (before !== undefined) await assertOurs(place, before, `the branch ${branch}`);
@@ -4635,11 +4631,11 @@ async function addWorkTree(place: GitPlace, root: string, remote: string, branch
 }
 
 /** Two work trees of one branch would move it under each other. */
-async function assertNowhereElse(place: GitPlace, root: string, branch: string): Promise<void> {
+async function assertNowhereElse(place: GitPlace, branch: string): Promise<void> {
   const list = (await git(place, ["worktree", "list", "--porcelain"])).toString().split("\n\n");
   for (const rows of list.map((one) => one.split("\n"))) {
     const tree = path.resolve(rows[0]!.replace(/^worktree /, ""));
-    if (!rows.includes(`branch refs/heads/${branch}`) || tree === realFolder(root)) continue;
+    if (!rows.includes(`branch refs/heads/${branch}`) || tree === realFolder(place.cwd)) continue;
     if (!fs.existsSync(path.join(tree, ".git"))) continue; // deleted
     const message = `the branch ${quoted(branch)} is that of ${tree}: each root needs one of its own`;
     throw new ChatError("no_repo", message, `agent-chat sync --root ${shellWord(tree)}`);
