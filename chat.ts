@@ -284,7 +284,7 @@ function count(number: number): string {
   return String(number).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
-/** Those of some words that there are, on one line. */
+/** Words on one line, without the empty ones. */
 function listed(words: readonly string[], between: string): string {
   return words.filter((word) => word !== "").join(between);
 }
@@ -3365,9 +3365,8 @@ function stuckError(waiter: Waiter, waits: ReadonlyMap<string, Heartbeat>): Wait
   const who = [...waits].map(
     ([name, beat]) => `${name} waits for ${field(beat.for) || "work"} since ${clockTime(beat.since)}`,
   );
-  const [first] = [...waits].find(([, beat]) => beat.from.some((name) => foldName(name) === agent)) ?? [
-    ...waits.keys(),
-  ];
+  const onUs = [...waits].find(([, beat]) => beat.from.some((name) => foldName(name) === agent));
+  const [first] = onUs ?? [...waits.keys()];
   const [watch] = [...watches.values()];
   const channel = shellWord(watch!.reader.channel.name);
   const unread = [...watches.values()].some(({ reader }) => reader.resting.size > 0);
@@ -5436,14 +5435,15 @@ function renameTask({ channel, draft, pushed }: Taking, id: string, files: reado
 function renameTaskFile(channel: Channel, draft: Draft, file: string, id: string, to: string): void {
   const next = file.replace(`task-${id}.`, `task-${to}.`);
   const [owner] = ownersIn([file]);
-  const records = owner === undefined ? [] : [id, to].map((task) => recordPath(channel, task, owner));
-  const [old, text] = [path.join(channel.path, file), fs.readFileSync(path.join(channel.path, file), "utf8")];
+  const record = owner === undefined ? undefined : recordPath(channel, id, owner);
+  const old = path.join(channel.path, file);
+  const text = fs.readFileSync(old, "utf8");
   const changed = text.replace(/^task:.*$/m, `task: ${to}`);
   if (changed !== text) placeHeld(draft, changed, old, fs.renameSync);
-  if (records.length > 0 && fs.existsSync(records[0]!)) fs.copyFileSync(records[0]!, records[1]!);
+  if (record !== undefined && fs.existsSync(record)) fs.copyFileSync(record, recordPath(channel, to, owner!));
   assertHeld(draft);
   fs.renameSync(old, path.join(channel.path, next));
-  for (const record of records.slice(0, 1)) removeIfPresent(fs.unlinkSync, record);
+  if (record !== undefined) removeIfPresent(fs.unlinkSync, record);
 }
 
 function comeAfter(file: string, draft: Draft, id: string, to: string): void {
@@ -5504,9 +5504,9 @@ function mergeMeta(
   for (const [key, value] of Object.entries(mine))
     if (differs(value, base[key]) && (!differs(theirs[key], base[key]) || theirs[key] === undefined))
       merged[key] = value;
-  const [old, own, other] = [base, mine, theirs].map(({ members }) =>
-    Array.isArray(members) ? members.map(String) : [],
-  ) as [string[], string[], string[]];
+  const membersIn = ({ members }: Record<string, unknown>): string[] =>
+    Array.isArray(members) ? members.map(String) : [];
+  const [old, own, other] = [membersIn(base), membersIn(mine), membersIn(theirs)];
   const has = (names: readonly string[], name: string): boolean =>
     names.some((one) => foldName(one) === foldName(name));
   const stay = other.filter((name) => has(own, name) || !has(old, name));
