@@ -4515,7 +4515,7 @@ async function initRepo(root: string, url: string, { branch, signal, timeout = S
   if (remote !== undefined) return addWorkTree(place, remote, branch ?? "agent-chat");
   await git(place, ["init", "-q"]);
   await git(place, ["remote", "add", "origin", url]);
-  await follows(place, branch ?? (await mainBranch(place, url)) ?? "main", "origin");
+  await trackRemote(place, branch ?? (await mainBranch(place, url)) ?? "main", "origin");
 }
 
 /** The branch that a remote calls its own, if it has one: who began by hand may have named it otherwise. */
@@ -4553,7 +4553,7 @@ function remoteNamed(config: Config, url: string): string | undefined {
 }
 
 /** Points HEAD to a branch, and that to the remote. */
-async function follows(place: GitPlace, branch: string, remote: string): Promise<void> {
+async function trackRemote(place: GitPlace, branch: string, remote: string): Promise<void> {
   await git(place, ["symbolic-ref", "HEAD", `refs/heads/${branch}`]);
   await git(place, ["config", `branch.${branch}.remote`, remote]);
   await git(place, ["config", `branch.${branch}.merge`, `refs/heads/${branch}`]);
@@ -4569,7 +4569,7 @@ async function reinit(place: GitPlace, url: string, branch: string | undefined, 
   if (remote === undefined) await mendRemote(place, url, config);
   if (begun && (branch === undefined || branch === now || now === "")) return;
   if (begun) await git(place, ["branch", "-m", branch!]);
-  await follows(place, branch ?? "main", remote ?? "origin");
+  await trackRemote(place, branch ?? "main", remote ?? "origin");
 }
 
 async function mendRemote(place: GitPlace, url: string, config: Config): Promise<void> {
@@ -4625,7 +4625,7 @@ async function addWorkTree(place: GitPlace, remote: string, branch: string): Pro
     writeWhole(incomingPath({ dir }), `${before}\n`); // its files are not here: they are taken in as if they came
     await git(place, ["update-ref", "-d", `refs/heads/${branch}`, before]);
   }
-  await follows(place, branch, remote);
+  await trackRemote(place, branch, remote);
   await git(place, ["read-tree", "--empty"]);
 }
 
@@ -5669,15 +5669,15 @@ function subjectOf({ root }: Sync, { added, changed, removed }: News): string {
     if (by.size + more.length > 0) said.set(channel, { by, more });
   }
   const parts = [...said].map(([channel, { by, more }]) => {
-    const words = [...by].map(([from, numbers]) => `${some(numbers, " ")} from ${from}`);
-    return `${channel}: ${[...words, ...(more.length > 0 ? [some(more, "; ")] : [])].join("; ")}`;
+    const words = [...by].map(([from, numbers]) => `${abridged(numbers, " ")} from ${from}`);
+    return `${channel}: ${[...words, ...(more.length > 0 ? [abridged(more, "; ")] : [])].join("; ")}`;
   });
   return parts.join(" | ") || plural(added.length + removed.length, "file");
 }
 
 const SUBJECT_WORDS = 12;
 
-function some(words: readonly string[], between: string): string {
+function abridged(words: readonly string[], between: string): string {
   const more = words.length - SUBJECT_WORDS;
   return words.slice(0, SUBJECT_WORDS).join(between) + (more > 0 ? ` and ${more} more` : "");
 }
