@@ -5670,7 +5670,7 @@ function subjectOf({ root }: Sync, { added, changed, removed }: News): string {
   }
   const parts = [...said].map(([channel, { by, more }]) => {
     const words = [...by].map(([from, numbers]) => `${abridged(numbers, " ")} from ${from}`);
-    return `${channel}: ${[...words, ...(more.length > 0 ? [abridged(more, "; ")] : [])].join("; ")}`;
+    return `${channel}: ${listed([...words, abridged(more, "; ")], "; ")}`;
   });
   return parts.join(" | ") || plural(added.length + removed.length, "file");
 }
@@ -7201,8 +7201,7 @@ function wrap(head: string, text: string): string {
 
 function optionRows(options: Options): [string, string][] {
   return Object.entries(options).map(([name, { value, short, help }]) => {
-    const long = name.length > 1 ? `--${name}` : undefined;
-    const flags = [short === undefined ? undefined : `-${short}`, long].filter((flag) => flag !== undefined).join(", ");
+    const flags = listed([short === undefined ? "" : `-${short}`, name.length > 1 ? `--${name}` : ""], ", ");
     return [value === undefined ? flags : `${flags} ${value}`, help];
   });
 }
