@@ -6680,11 +6680,31 @@ async function waitAndShow(
   }
 }
 
-/** Runs something that blocks, as long as somebody can be reading what it will show. */
+/** Runs something that blocks, and looks after who is waiting for the output: now and then, and before it is shown. */
 async function owned<T>(body: (signal: AbortSignal) => Promise<T>, detached = false): Promise<T> {
   assertOutput();
   const assertOwned = detached ? () => {} : watchOwner();
-  return interruptible((signal, stop) => waitOwned(stop, assertOwned, () => body(signal)), detached);
+  const watched = async (signal: AbortSignal, stop: AbortController): Promise<T> => {
+    assertOwned();
+    const timer = setInterval(() => {
+      try {
+        assertOwned();
+      } catch (error) {
+        stop.abort(error);
+      }
+    }, OWNER_MS);
+    try {
+      const found = await body(signal);
+      assertOwned();
+      return found;
+    } catch (error) {
+      if (error instanceof WaitEnded) assertOwned(); // it may have something to show too
+      throw error;
+    } finally {
+      clearInterval(timer);
+    }
+  };
+  return interruptible(watched, detached);
 }
 
 async function waitAndShowTasks(
@@ -7001,28 +7021,6 @@ async function showThreads(call: Call, channels: readonly Channel[], budget: num
   const shown = await show(messages, call.json, budget);
   if (shown.length < messages.length) call.note(`${messages.length - shown.length} more not shown: raise --max-bytes`);
   if (messages.length === 0) call.note(`no messages in ${channels.map((channel) => channel.path).join(", ")}`);
-}
-
-/** Waits, and looks after who is waiting for the output: now and then, and always before anything is shown. */
-async function waitOwned<T>(stop: AbortController, assertOwned: () => void, waiting: () => Promise<T>): Promise<T> {
-  assertOwned();
-  const timer = setInterval(() => {
-    try {
-      assertOwned();
-    } catch (error) {
-      stop.abort(error);
-    }
-  }, OWNER_MS);
-  try {
-    const found = await waiting();
-    assertOwned();
-    return found;
-  } catch (error) {
-    if (error instanceof WaitEnded) assertOwned(); // it may have something to show too
-    throw error;
-  } finally {
-    clearInterval(timer);
-  }
 }
 
 function nothingNew(agent: Name, batches: readonly Batch[]): string {
