@@ -659,10 +659,11 @@ function writeAll(fd: number, text: string | Uint8Array): void {
   for (let done = 0; done < bytes.length;) done += fs.writeSync(fd, bytes, done, bytes.length - done, done);
 }
 
+/** From where a file stands, or as a pipe says it; up to `size` bytes. */
 function readAll(fd: number, size: number): Buffer {
   const bytes = Buffer.allocUnsafe(size);
   let done = 0;
-  for (let got = -1; done < size && got !== 0; done += got) got = fs.readSync(fd, bytes, done, size - done, done);
+  for (let got = -1; done < size && got !== 0; done += got) got = fs.readSync(fd, bytes, done, size - done, null);
   return bytes.subarray(0, done);
 }
 
@@ -6931,11 +6932,7 @@ async function bodyFrom(
 function readSome(file: string): Buffer {
   const fd = fs.openSync(file, "r");
   try {
-    const bytes = Buffer.alloc(2 * BODY_MAX + 4); // UTF-16 has two bytes for each that is posted
-    let done = 0;
-    for (let got = -1; got !== 0 && done < bytes.length; done += got)
-      got = fs.readSync(fd, bytes, done, bytes.length - done, null);
-    return bytes.subarray(0, done);
+    return readAll(fd, 2 * BODY_MAX + 4); // UTF-16 has two bytes for each that is posted
   } finally {
     fs.closeSync(fd);
   }
