@@ -4127,10 +4127,13 @@ export async function claimLater(
   const tryNow = async (): Promise<Claim | undefined> => {
     const [watch] = waiter.watches.values();
     if (!hasMoved(watch!)) return undefined;
-    if (id !== undefined) waiter.hears = ownersOf(channel, id, name);
+    const others = id === undefined ? [] : takenBy(channel, id, name);
+    waiter.hears = others.map(({ owner }) => foldName(owner));
     try {
       if (id === undefined) nextTask(channel, name, how.older);
-      else if (waiter.hears.length === 0 || how.older !== undefined) assertFirstInLine(waiter, channel);
+      else if (others.length > 0 && how.older === undefined)
+        throw refusal(channel, id, others); // not even tried: freed at this moment, it is for the first in line
+      else assertFirstInLine(waiter, channel);
       return await (id === undefined ? claimNext(channel, name, how) : claim(channel, name, id, how));
     } catch (error) {
       if (!isCode(error, ...LATER) && !(id === undefined && isCode(error, "no_task"))) throw error;
@@ -4145,12 +4148,12 @@ export async function claimLater(
 
 const LATER = ["taken", "blocked", "paused", "not_stale", "not_first"];
 
-/** Who has a task now. Throws `taken` where it was finished: no waiting will change that. */
-function ownersOf(channel: Channel, id: string, name: Name): string[] {
+/** The files of others who have a task now. Throws `taken` where it was finished: no waiting will change that. */
+function takenBy(channel: Channel, id: string, name: Name): TaskFile[] {
   const others = filesOf(channel, id).filter(({ state, owner }) => state !== "open" && foldName(owner) !== name);
   const finished = others.filter(({ state }) => state === "done");
   if (finished.length > 0) throw refusal(channel, id, finished);
-  return others.map(({ owner }) => foldName(owner));
+  return others;
 }
 
 /** Of those who wait for the same task, who came first has it first. */
