@@ -2538,7 +2538,7 @@ function twiceNotes(channel: Channel, entries: readonly Entry[]): string[] {
   if (shared.size === 0) return [];
   const isOne = (entry: Entry): boolean => ["message", "unreadable"].includes(inspect(channel, entry).kind);
   const names = entries.filter((entry) => shared.has(entry.seq) && isOne(entry)).map(({ file }) => file);
-  const mend = `agent-chat renumber ${shellWord(channel.name)}`;
+  const mend = `agent-chat renumber ${shellWord(channel.name)} --root ${shellWord(channel.root)}`;
   return [`${quoted(channel.name)}: messages that share a number: ${names.join(", ")}; to settle it: ${mend}`];
 }
 
@@ -3630,10 +3630,11 @@ function checkAfter(channel: Channel, id: string, after: readonly string[]): voi
     throw new ChatError("bad_value", `--after: task-${slot.task} is a slot, and never done; nothing was made`);
 }
 
-function noTask(channel: Channel, id: string): ChatError {
-  const open = openTasks(channel);
+function noTask(channel: Channel, id: string, name?: Name): ChatError {
+  const open = openOf(listTasks(channel)).map(({ task }) => task);
   const there = open.length === 0 ? "no task is open" : `open: ${open.join(", ")}`;
-  return new ChatError("no_task", `no task "${id}" in ${channel.path}; ${there}`, claimAnother(channel, open));
+  const mend = name && claimAnother(channel, name);
+  return new ChatError("no_task", `no task "${id}" in ${channel.path}; ${there}`, mend);
 }
 
 /**
@@ -3735,7 +3736,7 @@ async function takeTask(
       const { own, others } = sidesOf(turn, renamed);
       const mine = own?.file ?? `task-${id}.CLAIMED-${name}.md`;
       const left = own === undefined ? abandoned(turn, others, older) : undefined;
-      if (others.length > 0 && left === undefined) throw refusal(channel, id, others);
+      if (others.length > 0 && left === undefined) throw refusal(channel, id, others, name);
       if (own === undefined) take(turn, left, mine, renamed);
       assertHeld(draft);
       tellRobbed(turn, renamed.own);
@@ -3754,7 +3755,7 @@ async function takeTask(
 /** The claim of one's own, and what others have of a task; a rename of our own that came too late is taken back first. */
 function sidesOf({ channel, id, name }: Turn, renamed: Renamed): { own: TaskFile | undefined; others: TaskFile[] } {
   const files = filesOf(channel, id);
-  if (files.length === 0) throw noTask(channel, id);
+  if (files.length === 0) throw noTask(channel, id, name);
   const own = files.find(({ state, owner }) => state === "claimed" && foldName(owner) === name);
   const others = files.filter((file) => file.state !== "open" && file !== own);
   renamed.here &&= own !== undefined; // or somebody else has changed it since
@@ -3810,31 +3811,33 @@ function assertFree(channel: Channel, id: string, name: Name): void {
   const first = task.after.filter((other) => !isDone(files, other)).map((other) => `task-${other}`);
   if (first.length === 0) return;
   const message = `task-${id} comes after ${visible(first.join(", "))}, not done yet: ${from}`;
-  throw new ChatError("blocked", message, claimAnother(channel, openTasks(channel)));
+  throw new ChatError("blocked", message, claimAnother(channel, name));
 }
 
 function assertOpenTo(channel: Channel, task: Task, name: Name): void {
   if (isOpenTo(task, name)) return;
   const message = `task-${task.task} is for ${visible(task.for.join(", "))}: ${task.path}`;
-  throw new ChatError("reserved", message, claimAnother(channel, openTasks(channel)));
+  throw new ChatError("reserved", message, claimAnother(channel, name));
 }
 
 function isOpenTo({ for: names }: Task, name: Name): boolean {
   return names.length === 0 || names.some((other) => foldName(other) === name);
 }
 
-function openTasks(channel: Channel): string[] {
-  return openOf(listTasks(channel)).map(({ task }) => task);
+/** The command that takes what is open for the agent, if anything is. */
+function claimAnother(channel: Channel, name: Name): string | undefined {
+  const [first] = claimable(listTasks(channel), name);
+  return first && claimCommand(channel, first.task, name);
 }
 
-function claimAnother(channel: Channel, [first]: readonly string[]): string | undefined {
-  return first && `agent-chat claim ${shellWord(channel.name)} ${first}`;
+function claimCommand(channel: Channel, id: string, name: Name): string {
+  return `agent-chat claim ${shellWord(channel.name)} ${id} --as ${name}`;
 }
 
-function refusal(channel: Channel, id: string, others: readonly TaskFile[], mend?: string): ChatError {
+function refusal(channel: Channel, id: string, others: readonly TaskFile[], name: Name, mend?: string): ChatError {
   const who = others.map(({ state, owner }) => `${state === "done" ? "finished by" : "claimed by"} ${visible(owner)}`);
   const message = `task-${id} is ${who.join(" and ")}: ${path.join(channel.path, others[0]!.file)}`;
-  return new ChatError("taken", message, mend ?? claimAnother(channel, openTasks(channel)));
+  return new ChatError("taken", message, mend ?? claimAnother(channel, name));
 }
 
 /** The task for `claimNext`. Throws `paused`, and `no_task` with what there is instead. */
@@ -4040,9 +4043,8 @@ function toEnd({ channel, name, id }: Turn, state: "done" | "released", force: b
   if (force && claimed[0] !== undefined) return claimed[0];
   const others = filesOf(channel, id).filter((file) => file.state !== "open");
   if (others.length > 0)
-    throw refusal(channel, id, others, claimed.length > 0 ? "--force, if its owner has gone" : undefined);
-  const mend = `agent-chat claim ${shellWord(channel.name)} ${id}`;
-  throw new ChatError("not_claimed", `task-${id} is open: nobody has claimed it`, mend);
+    throw refusal(channel, id, others, name, claimed.length > 0 ? "--force, if its owner has gone" : undefined);
+  throw new ChatError("not_claimed", `task-${id} is open: nobody has claimed it`, claimCommand(channel, id, name));
 }
 
 /** A finished task is told to who made it, a released one to all; and to the owner from whom it was forced. */
@@ -4132,7 +4134,7 @@ export async function claimLater(
     try {
       if (id === undefined) nextTask(channel, name, how.older);
       else if (others.length > 0 && how.older === undefined)
-        throw refusal(channel, id, others); // not even tried: freed at this moment, it is for the first in line
+        throw refusal(channel, id, others, name); // not even tried: freed at this moment, it is for the first in line
       else assertFirstInLine(waiter, channel);
       return await (id === undefined ? claimNext(channel, name, how) : claim(channel, name, id, how));
     } catch (error) {
@@ -4152,7 +4154,7 @@ const LATER = ["taken", "blocked", "paused", "not_stale", "not_first"];
 function takenBy(channel: Channel, id: string, name: Name): TaskFile[] {
   const others = filesOf(channel, id).filter(({ state, owner }) => state !== "open" && foldName(owner) !== name);
   const finished = others.filter(({ state }) => state === "done");
-  if (finished.length > 0) throw refusal(channel, id, finished);
+  if (finished.length > 0) throw refusal(channel, id, finished, name);
   return others;
 }
 
@@ -6215,7 +6217,7 @@ export const COMMANDS = {
       new Set(batches.flatMap(({ notes }) => notes)).forEach(call.note);
       await deliver(call, batches, budget, peek === true);
       batches.forEach((batch) => suggestCursor(call, batch, budget));
-      if (batches.every(({ messages }) => messages.length === 0)) call.note(nothingNew(agent, batches));
+      if (batches.every(({ messages }) => messages.length === 0)) call.note(nothingNew(call, agent, batches));
     },
   }),
   wait: command({
@@ -6416,7 +6418,7 @@ export const COMMANDS = {
     async run(call, { body = "" }) {
       const channel = openChannel(call.root, call.operands[0]!);
       const pause = await interruptible((signal) => pauseTasks(channel, call.agent(), body, { signal }));
-      const line = `paused '${channel.name}': no next task until agent-chat resume ${shellWord(channel.name)}`;
+      const line = `paused '${channel.name}': no next task until ${call.instead(["resume", channel.name])}`;
       await printDone("paused", answer(call.json, { channel: channel.name, ...pause }, line));
     },
   }),
@@ -6801,7 +6803,7 @@ async function syncTask(call: Call, channel: Channel, task: string, state: strin
   }
   const files = filesOf(channel, task);
   const others = files.filter(({ state: now, owner }) => now !== "open" && foldName(owner) !== agent);
-  if (others.length > 0) throw refusal(channel, task, others);
+  if (others.length > 0) throw refusal(channel, task, others, agent);
 }
 
 /** Fetches and takes in; without the remote, what is here has to do. */
@@ -7023,13 +7025,13 @@ async function showThreads(call: Call, channels: readonly Channel[], budget: num
   if (messages.length === 0) call.note(`no messages in ${channels.map((channel) => channel.path).join(", ")}`);
 }
 
-function nothingNew(agent: Name, batches: readonly Batch[]): string {
+function nothingNew({ instead }: Call, agent: Name, batches: readonly Batch[]): string {
   const where = batches.map(({ channel, cursor, newest }) => {
     const shown = `shown ${visible(cursor.text ?? "").trim()} by ${timestamp(cursor.moved)}`;
     return `${channel.path} (newest #${newest}, ${cursor.moved === undefined ? "nothing shown yet" : shown})`;
   });
   const [first] = batches;
-  const again = first === undefined ? "" : `; seen ones: agent-chat peek ${shellWord(first.channel.name)}`;
+  const again = first === undefined ? "" : `; seen ones: ${instead(["peek", first.channel.name])}`;
   return `nothing new for ${agent} in ${where.join(", ")}${again}`;
 }
 
@@ -7376,29 +7378,50 @@ async function run(args: readonly string[]): Promise<void> {
 function commandLine(args: readonly string[]): string {
   const { AGENT_CHAT_NAME: name, AGENT_CHAT_ROOT: root } = process.env;
   const more = [
-    ...unless(args, args[commandAt(args)] === "wait" ? /^--as\b/ : /^--(as|from)\b/, "--as", name),
-    ...unless(args, /^--root\b/, "--root", root && absolute(root)),
+    ...unless(args, args[commandAt(args)] === "wait" ? ["--as"] : ["--as", "--from"], "--as", name),
+    ...unless(args, ["--root"], "--root", root && absolute(root)),
   ];
-  return shellLine([...args, ...more]);
+  return shellLine(args.includes("--") ? [...more, ...args] : [...args, ...more]); // behind `--` they would be words
 }
 
 function shellLine(words: readonly string[]): string {
   return `agent-chat ${words.map(shellWord).join(" ")}`;
 }
 
-function unless(args: readonly string[], given: RegExp, option: string, value: string | undefined): string[] {
-  return !value || args.some((arg) => given.test(arg)) ? [] : [option, value];
+function unless(
+  args: readonly string[],
+  given: readonly string[],
+  option: string,
+  value: string | undefined,
+): string[] {
+  return !value || args.some((arg) => given.includes(optionOf(arg))) ? [] : [option, value];
+}
+
+/** `--root` of `--root` and of `--root=DIR`. */
+function optionOf(arg: string): string {
+  return arg.split("=")[0]!;
+}
+
+/**
+ * The command line with one word for another: an argument, the value of an option, or one of a list. Undefined unless
+ * that word is there exactly once: a title or a body may say it too, and is not to be changed.
+ */
+function exchanged(args: readonly string[], [wrong, right]: readonly [string, string]): string[] | undefined {
+  const isIt = (word: string): boolean => foldName(word) === foldName(wrong);
+  const parts = args.map((arg) => (isIt(arg) ? [arg] : arg.split(/([=,])/)));
+  if (parts.flat().filter(isIt).length !== 1) return undefined;
+  return parts.map((words) => words.map((word) => (isIt(word) ? right : word)).join(""));
 }
 
 /** What to type: the same with another word, the same again, or what the error says, in the root that was meant. */
 function remedyFor({ code, remedy, swap }: ChatError, args: readonly string[]): string | undefined {
-  if (swap !== undefined && args.includes(swap[0]) && args.join(" ").length < 300)
-    return commandLine(args.map((arg) => (arg === swap[0] ? swap[1] : arg)));
+  const mended = swap === undefined || args.join(" ").length >= 300 ? undefined : exchanged(args, swap);
+  if (mended !== undefined) return commandLine(mended);
   if (code === "timeout") return remedy ?? commandLine(args);
-  const command = args.find((arg) => arg in COMMANDS);
+  const command = args[commandAt(args)] ?? "";
   if (remedy === undefined && EXIT[code] === EXIT.usage)
-    return `agent-chat ${command === undefined ? "" : `${command} `}--help`;
-  const root = args.findIndex((arg) => /^--root\b/.test(arg));
+    return `agent-chat ${Object.hasOwn(COMMANDS, command) ? `${command} ` : ""}--help`;
+  const root = args.findIndex((arg) => optionOf(arg) === "--root");
   if (!remedy?.startsWith("agent-chat ") || /--root|--help/.test(remedy) || root < 0) return remedy;
   return `${remedy} ${args
     .slice(root, root + (args[root] === "--root" ? 2 : 1))

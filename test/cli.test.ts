@@ -239,7 +239,51 @@ test("cli: what is suggested keeps the root, the name and the other options", (t
   assert.match(timeout, new RegExp(`try: agent-chat wait r --timeout 0 --as bob --root ${root}`));
 });
 
+test("cli: what is suggested changes the word that is wrong, and no title, body or channel that says the same", (t) => {
+  const { chat, ok } = sandbox(t);
+  ok(["init", "r", "--members", "alice,bob"]);
+  const tried = (...args: string[]): string => /try: (.*)/.exec(chat([...args, "--as", "alice"]).stderr)![1]!;
+  assert.match(tried("post", "r", "--to", "bbo", "--body", "hi"), /^agent-chat post r --to bob --body hi --as alice --root /);
+  assert.match(tried("post", "r", "--to=bbo", "--body", "hi"), /^agent-chat post r --to=bob --body hi /);
+  assert.match(tried("post", "r", "--to", "alice,bbo", "--body", "hi"), /^agent-chat post r --to alice,bob --body hi /);
+  for (const said of [["--body", "bbo"], ["--body=bbo"], ["--body", "hi", "--title", "bbo"], ["--body", "hi", "--title=bbo"]])
+    assert.equal(tried("post", "r", "--to", "bbo", ...said), "--to bob", said.join(" "));
+  assert.equal(tried("post", "rr", "--body", "rr"), 'use "r"');
+});
+
+test("cli: what is suggested stays an option where the line has --, and where a value looks like --root or a command", (t) => {
+  const { bash } = sandbox(t);
+  const { stdout, stderr } = bash(`
+    agent-chat() { ac "$@"; }
+    try() { sed -n 's/.*try: //p' | tail -1; }
+    again() { env="$AGENT_CHAT_ROOT"; line="$(try)"; unset AGENT_CHAT_ROOT; eval "$line"; echo "exit $?"; export AGENT_CHAT_ROOT="$env"; }
+    ac init r > /dev/null
+    AGENT_CHAT_NAME=bob ac wait --timeout 0 -- r 2>&1 | again
+    ac init -- 'A B' 2>&1 | again
+    ac wait r --as bob --timeout 0 --status '--root-cause' 2>&1 | again
+    ac --root peek post r --as bob --as carol 2>&1 | try`);
+  assert.match(stdout, /^exit 2\ncreated channel 'a-b'.*\nexit 0\nexit 2\nagent-chat post --help\n$/, stderr);
+});
+
+test("cli: commands named in notes and answers work in another root", (t) => {
+  const { dir, bash } = sandbox(t);
+  const { stdout, stderr } = bash(`
+    agent-chat() { ac "$@"; }
+    cd "${dir}"; unset AGENT_CHAT_ROOT; export HOME="${dir}"
+    ac init r --root here > /dev/null; ac post r --root here --as alice --body one > /dev/null
+    ac read r --as bob --root here > /dev/null
+    eval "$(ac read r --as bob --root here 2>&1 | grep -o 'agent-chat peek .*')"
+    eval "$(ac pause r --as bob --root here | grep -o 'agent-chat resume .*')"
+    sed 's/alice/carol/' here/r/0001-*.md > here/r/0001-carol-one.md
+    eval "$(ac channels --root here 2>&1 | grep -o 'agent-chat renumber .*')"`);
+  assert.match(stdout, /\none\n[^]*resumed 'r'\nrenumbered 0001-carol-one\.md/, stderr);
+});
+
 test("names: reserved words say that they are reserved", (t) => {
-  const { chat } = sandbox(t);
-  for (const name of ["all", "con"]) assert.match(chat(["read", "--as", name]).stderr, /that word is reserved/);
+  const { chat, ok } = sandbox(t);
+  for (const name of ["all", "con", "null"]) assert.match(chat(["read", "--as", name]).stderr, /that word is reserved/);
+  for (const name of ["con", "nul.txt"]) assert.match(chat(["init", name]).stderr, /that word is reserved/);
+  ok(["init", "r", "--members", "alice,bob"]);
+  for (const name of ["null", "~", "bob,null"]) assert.equal(chat(["post", "r", "--as", "alice", "--to", name, "--body", "b"]).status, 64, name);
+  assert.match(chat(["read", "r", "--as", "bob"]).stderr, /nothing new/, "what a script left empty is not for everybody");
 });

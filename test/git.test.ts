@@ -56,7 +56,7 @@ for (const way of ["--no-rebase", "--rebase"]) {
       assert.deepEqual([news(root, "alice"), news(root, "bob")], root === "one" ? [["bob A", "bob B"], ["alice A", "alice B", "first"]] : [["bob A", "bob B"], ["alice A", "alice B"]]);
       for (const name of ["carol", "alice", "bob"]) assert.deepEqual(news(root, name), []);
     }
-    assert.match(attempt("two", "channels").stderr, /"r": messages that share a number: 0002-alice-alice-a\.md, 0002-bob-bob-a\.md, 0003-alice-alice-b\.md, 0003-bob-bob-b\.md; to settle it: agent-chat renumber r\n/);
+    assert.match(attempt("two", "channels").stderr, /"r": messages that share a number: 0002-alice-alice-a\.md, 0002-bob-bob-a\.md, 0003-alice-alice-b\.md, 0003-bob-bob-b\.md; to settle it: agent-chat renumber r --root \S+\n/);
     ac("two", "renumber", "r");
     assert.equal(attempt("two", "channels").stderr, "");
     for (const name of ["carol", "alice", "bob"]) assert.deepEqual(news("two", name), []);
@@ -193,7 +193,7 @@ test("renumber: leaves alone what only looks like a message, and channels does n
   fs.writeFileSync(at("one", "r", "0001-eve-half.md"), "---\nseq: 1\nfrom: eve\n");
   fs.writeFileSync(at("one", "r", "0002-eve-other.md"), "---\nseq: 7\nfrom: eve\n---\nx\n");
   fs.symlinkSync("0002-c-x.md", at("one", "r", "0002-eve-link.md"));
-  assert.match(attempt("one", "channels").stderr, /: 0001-a-x\.md, 0001-b-x\.md; to settle it: agent-chat renumber r\n/);
+  assert.match(attempt("one", "channels").stderr, /: 0001-a-x\.md, 0001-b-x\.md; to settle it: agent-chat renumber r --root \S+\n/);
   assert.equal(renumber().stdout, "renumbered 0001-b-x.md -> 0003-b-x.md  now #3\n");
   assert.deepEqual(files("one"), ["0001-a-x.md", "0001-eve-half.md", "0002-c-x.md", "0002-eve-link.md", "0002-eve-other.md", "0003-b-x.md"]);
 });

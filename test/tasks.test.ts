@@ -654,7 +654,7 @@ test("slot: who only watches a task is in no line for it, and who was killed in 
 test("pause: --next takes nothing and says why, exit 3, until resume", async (t) => {
   const { ok, chat, start, fails, files, at, put } = board(t, "task-1.md", "task-2.md", "task-3.md");
   const next = ["claim", "r", "--next", "--as", "bob"];
-  const paused = /^paused 'r': no next task until agent-chat resume r\n$/;
+  const paused = /^paused 'r': no next task until agent-chat resume r --as \w+ --root \S+\n$/;
   assert.match(ok(["pause", "r", "--as", "alice", "--body", "the build\nis broken"]), paused);
   assert.match(ok(["pause", "r", "--as", "carol", "--body", "me too"]), paused); // the first one stands
   assert.match(fails(3, "paused", ...next), /r is paused by alice since [\d:]+: the build is broken/);
@@ -842,4 +842,18 @@ test("tasks: twenty processes race each change, some killed: one owner, one end,
   ok(["task", "r", "the board is usable", "--as", "maker"]);
   ok(["claim", "r", "--next", "--as", "bob"]);
   assert.ok(!fs.existsSync(at("r", "_seq.lock")));
+});
+
+test("claim: what is suggested is open for me, and carries my name", (t) => {
+  const { chat, ok } = sandbox(t);
+  ok(["init", "r"]);
+  ok(["task", "r", "for bob", "--as", "alice", "--for", "bob"]);
+  ok(["task", "r", "later", "--as", "alice", "--after", "1"]);
+  const tried = (...args: string[]): string | undefined => /try: (.*)/.exec(chat(args).stderr)?.[1];
+  for (const id of ["1", "2", "9"]) assert.equal(tried("claim", "r", id, "--as", "alice"), undefined, id);
+  assert.equal(tried("claim", "r", "2", "--as", "bob"), "agent-chat claim r 1 --as bob");
+  assert.equal(tried("done", "r", "1", "--as", "bob"), "agent-chat claim r 1 --as bob");
+  ok(["claim", "r", "1", "--as", "bob"]);
+  ok(["task", "r", "for all", "--as", "alice"]);
+  assert.equal(tried("claim", "r", "1", "--as", "alice"), "agent-chat claim r 3 --as alice");
 });
