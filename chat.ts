@@ -2714,9 +2714,10 @@ const COUNTED_MAX = 100; // messages that are opened to tell a sender how many s
 
 /**
  * What is known of these agents. For a sender who has just posted number `newest`, long counts are only bounded, and a
- * large channel is not listed where other files tell enough. Throws `gone`, `no_access` or `io`.
+ * large channel is not listed where other files tell enough. A cursor that is not believed is told to `onNote`.
+ * Throws `gone`, `no_access` or `io`.
  */
-export function presence(channel: Channel, agents: readonly string[], newest?: number): Presence[] {
+export function presence(channel: Channel, agents: readonly string[], newest?: number, onNote?: Note): Presence[] {
   if (agents.length === 0) return [];
   const [open, { members }] = [remembering(), readMeta(channel)];
   let listed: readonly Entry[] | undefined;
@@ -2725,7 +2726,7 @@ export function presence(channel: Channel, agents: readonly string[], newest?: n
     agents.map((agent) => ({
       agent,
       member: members.some((member) => foldName(member) === foldName(agent)),
-      ...sightOf(channel, agent, newestFirst, open, newest),
+      ...sightOf(channel, agent, newestFirst, open, newest, onNote),
     })),
   );
 }
@@ -2736,6 +2737,7 @@ function sightOf(
   newestFirst: () => readonly Entry[],
   open: typeof inspect,
   newest: number | undefined,
+  onNote: Note | undefined,
 ): Omit<Presence, "agent" | "member"> {
   const name = foldName(agent);
   const [beat, status] = [liveBeat(channel, name), currentStatus(channel, name)];
@@ -2747,10 +2749,12 @@ function sightOf(
   const counted = !quick && bound <= COUNTED_MAX;
   const times = [...files, Date.parse(post?.ts ?? "")].map((time) => time || 0);
   const seen = Math.max(0, ...times.filter((time) => time < Date.now() + AHEAD_MS));
+  const unread = !isName(name) ? null : counted ? look(reader, undefined, open).messages.length : bound;
+  cursorNotes(reader).forEach((note) => onNote?.(note));
   return {
     last_post: post === undefined ? null : { seq: post.seq, ts: post.ts },
     seen: seen > 0 ? timestamp(new Date(seen)) : null,
-    unread: !isName(name) ? null : counted ? look(reader, undefined, open).messages.length : bound,
+    unread,
     counted,
     waiting: beat === undefined ? null : { since: beat.since, until: beat.until, for: beat.for },
     status: status ?? null,
@@ -2859,22 +2863,23 @@ export interface Receipt {
 
 /**
  * For whom the messages with a number were, who has been shown them, and who replied; one receipt for each of them.
- * Throws `no_message`, `gone`, `no_access` or `io`.
+ * A cursor that is not believed is told to `onNote`. Throws `no_message`, `gone`, `no_access` or `io`.
  */
-export function receipts(channel: Channel, seq: number): Receipt[] {
+export function receipts(channel: Channel, seq: number, onNote?: Note): Receipt[] {
   return explaining(`see who was shown #${seq}`, () => {
     const meta = metaIn(metaFile(channel)); // what cannot be read is an error here: it would be taken for a fact
     const found = findMessages(channel, seq).map((message) => {
       const all = addressees(channel, message, meta);
-      const cursors = all.map((name) => openReader(channel, cursorNameOf(channel, foldName(name))).cursor);
-      return { message, all, cursors };
+      return { message, all, readers: all.map((name) => openReader(channel, cursorNameOf(channel, foldName(name)))) };
     });
     const { entries } = listMessages(channel); // after the cursors, which it is to judge
     const [shared, newest] = [sharedNumbers(channel, entries), highest(channel, entries)];
     const replied = repliesTo(channel, seq, entries, inspectReadable);
-    return found.map(({ message, all, cursors }) => {
+    return found.map(({ message, all, readers }) => {
       const { file, path: full, from, title } = message;
-      const wasShown = (_: string, i: number): boolean => holds(doubt(cursors[i]!, newest).cursor, message, shared);
+      for (const reader of readers) reader.cursor = doubt(reader.cursor, newest);
+      readers.flatMap(cursorNotes).forEach((note) => onNote?.(note));
+      const wasShown = (_: string, i: number): boolean => holds(readers[i]!.cursor.cursor, message, shared);
       const shown = all.filter(wasShown);
       const unshown = all.filter((name, i) => !wasShown(name, i));
       return { channel: channel.name, seq, file, path: full, from, title, for: all, shown, unshown, replied };
@@ -6144,7 +6149,7 @@ export const COMMANDS = {
     async run(call) {
       for (const channel of chosen(call)) {
         const { newest, ...row } = describe(channel, undefined, call.note);
-        const agents = presence(channel, agentsOf(channel)).map((one) => ({
+        const agents = presence(channel, agentsOf(channel), undefined, call.note).map((one) => ({
           ...one,
           tasks: tasksOf(channel, one.agent),
         }));
@@ -6482,9 +6487,9 @@ export const COMMANDS = {
     operands: "<channel> <number>",
     options: {},
     examples: ["agent-chat receipts review 1"],
-    async run({ root, operands, json }) {
+    async run({ root, operands, json, note }) {
       const channel = openChannel(root, operands[0]!);
-      for (const receipt of receipts(channel, parseNumber("number", operands[1]!)))
+      for (const receipt of receipts(channel, parseNumber("number", operands[1]!), once(note)))
         await print(answer(json, receipt, receiptLines(channel, receipt)));
     },
   }),

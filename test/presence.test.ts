@@ -3,7 +3,7 @@ import { spawnSync } from "node:child_process";
 import fs from "node:fs";
 import { test, type TestContext } from "node:test";
 import { agentsOf, currentStatus, openChannel, presence, receipts, setStatus, type Presence, type Receipt } from "../chat.ts";
-import { rows, sandbox, until } from "./helpers.ts";
+import { BIN, rows, sandbox, until } from "./helpers.ts";
 
 const HOUR = 3_600_000;
 
@@ -451,4 +451,21 @@ test("whoami: the name and the root, and where each comes from", (t) => {
   assert.notEqual(from, who([], home)[3]);
   assert.equal(ok(["whoami", "--as", "bob"]), `name: bob (--as)\nroot: ${root} (AGENT_CHAT_ROOT)\n`);
   assert.equal(chat(["whoami"], { env: { AGENT_CHAT_NAME: "a b" } }).status, 64);
+});
+
+test("receipts: a cursor that is not believed, or cannot be read, is named; roster says it too", (t) => {
+  const { chat, ok, at, bash } = sandbox(t);
+  ok(["init", "r", "--members", "alice,bob"]);
+  ok(["post", "r", "--from", "alice", "--body", "b"]);
+  fs.writeFileSync(at("r", ".cursors", "bob.txt"), "1");
+  for (const command of [["receipts", "r", "1"], ["roster", "r"]]) assert.equal(chat(command).stderr, "");
+  for (const text of ["", "abc", "9"]) {
+    fs.writeFileSync(at("r", ".cursors", "bob.txt"), text);
+    for (const command of [["receipts", "r", "1"], ["roster", "r"]])
+      assert.match(chat(command).stderr, /^agent-chat: the cursor ".*bob\.txt" (holds|reaches) [^\n]*: it is not believed, everything counts as unread\n$/, text);
+  }
+  const { stdout, stderr } = bash(`chmod 755 "$AGENT_CHAT_ROOT" "$AGENT_CHAT_ROOT/.."; chmod 700 "$AGENT_CHAT_ROOT/r/.cursors"
+    setpriv --reuid 65534 --clear-groups true 2>/dev/null || { echo skip; exit; }
+    for command in "receipts r 1" "roster r"; do setpriv --reuid 65534 --clear-groups "${process.execPath}" "${BIN}" $command > /dev/null; done`);
+  if (stdout !== "skip\n") assert.equal(stderr.match(/bob\.txt" could not be read \(EACCES\)/g)?.length, 2, stderr);
 });
