@@ -638,6 +638,14 @@ function isFolder(folder: string): boolean {
   }
 }
 
+function isThere(file: string): boolean {
+  try {
+    return fs.lstatSync(file, { throwIfNoEntry: false }) !== undefined;
+  } catch {
+    return false; // not for us to see
+  }
+}
+
 function absolute(folder: string): string {
   return path.resolve(folder.replace(/^~(?=$|[/\\])/, os.homedir()));
 }
@@ -1064,10 +1072,12 @@ export function openChannel(root: string, name: string): Channel {
   const base = absolute(root);
   if (!isSafeSegment(name))
     throw new ChatError("bad_name", `${quoted(name)} is not a name of a channel`, "agent-chat channels");
-  const found = explaining(`open channel ${quoted(name)}`, () =>
-    [name, foldName(name)].find((n) => isChannel(path.join(base, n))),
-  );
+  const spelled = [name, foldName(name)];
+  const found = explaining(`open channel ${quoted(name)}`, () => spelled.find((n) => isChannel(path.join(base, n))));
   if (found !== undefined) return channelIn(base, found);
+  const odd = spelled.map((n) => metaPath(path.join(base, n))).find(isThere); // init would not make the channel either
+  if (odd !== undefined)
+    throw new ChatError("no_channel", `no channel ${quoted(name)}: ${quoted(odd)} is no regular file`);
   const known = listChannels(base).map((channel) => channel.name);
   const near = nearest(foldName(name), known);
   const there = known.length === 0 ? "there are none" : `there are: ${known.join(", ")}`;
@@ -1109,19 +1119,28 @@ function metaIn(found: ReturnType<typeof readRegular>): Meta {
 function parseMeta(text: string): Meta {
   try {
     const { members, topic, created } = parseObject(text);
-    const names = Array.isArray(members)
-      ? members.filter((name) => typeof name === "string" && name.trim() !== "")
-      : [];
+    const names = stringsIn(members).filter((name) => name.trim() !== "");
     const line = (value: unknown): string => (typeof value === "string" ? oneLine(value) : "");
     return {
-      ...NO_META,
-      members: [...new Set((names as string[]).map(oneLine))],
+      members: [...new Set(names.map(oneLine))],
       topic: line(topic),
       created: line(created),
+      problem: isListOfStrings(members ?? []) ? undefined : NO_NAMES,
     };
   } catch {
-    return { ...NO_META, problem: "is not a JSON object" };
+    return { ...NO_META, problem: NO_OBJECT };
   }
+}
+
+const NO_OBJECT = "is not a JSON object";
+const NO_NAMES = "has members that are no names";
+
+function stringsIn(list: unknown): string[] {
+  return Array.isArray(list) ? list.filter((item) => typeof item === "string") : [];
+}
+
+function isListOfStrings(list: unknown): list is string[] {
+  return Array.isArray(list) && stringsIn(list).length === list.length;
 }
 
 /** Throws where a text is not one JSON object. */
@@ -1133,9 +1152,10 @@ function parseObject(text: string): Record<string, unknown> {
 
 /** A line of talk for a `_meta.json` that could not be understood. */
 function metaNotes(channel: Channel, meta: Meta): string[] {
-  return meta.problem === undefined
-    ? []
-    : [`${quoted(metaPath(channel.path))} ${meta.problem}: the channel is taken as open`];
+  if (meta.problem === undefined) return [];
+  const members = meta.members.join(", ");
+  const taken = members === "" ? "the channel is taken as open" : `of its members only ${members} can be understood`;
+  return [`${quoted(metaPath(channel.path))} ${meta.problem}: ${taken}`];
 }
 
 /** How to make a channel. */
@@ -1236,17 +1256,18 @@ async function changeMembers(
 function wholeMeta(channel: Channel): Record<string, unknown> & { readonly members: readonly string[] } {
   const bad = (problem: string): never => {
     const message = `${quoted(metaPath(channel.path))} ${problem}: nothing was changed`;
-    throw new ChatError("bad_meta", message, "mend the file first: it is one JSON object");
+    throw new ChatError(
+      "bad_meta",
+      message,
+      "mend the file first: one JSON object, with members that are a list of names",
+    );
   };
   const found = metaFile(channel);
   const { problem } = metaIn(found);
   if (typeof found === "string" || problem !== undefined) return bad(problem!);
   if (!isUtf8(found.bytes)) return bad("is not valid UTF-8");
   const whole = parseObject(found.bytes.toString());
-  const names = (whole["members"] ?? []) as string[];
-  if (!Array.isArray(names) || names.some((name) => typeof name !== "string"))
-    return bad("has members that are no names");
-  return { ...whole, members: names };
+  return { ...whole, members: (whole["members"] ?? []) as string[] };
 }
 
 function existsAlready({ root, name, path: folder }: Channel): ChatError {
@@ -5116,7 +5137,7 @@ function placeOf(root: string, file: string): Place | undefined {
 function badContent({ root }: Sync, place: Place, bytes: Buffer | undefined): string | undefined {
   const { channel, name, kind } = place;
   if (bytes === undefined || bytes.length > mostOf(place)) return `has more than ${count(mostOf(place))} bytes`;
-  if (kind === "meta") return parseMeta(bytes.toString()).problem;
+  if (kind === "meta") return [parseMeta(bytes.toString()).problem].find((problem) => problem === NO_OBJECT);
   if (kind !== "message") return undefined;
   const parsed = parseMessage(channelIn(root, channel), toEntry(name), bytes.toString());
   return typeof parsed === "string" ? parsed : undefined;
@@ -6133,8 +6154,9 @@ export const COMMANDS = {
     options: {},
     examples: ["agent-chat channels", "agent-chat channels --as bob --json"],
     async run({ root, json, note, name }) {
-      const channels = listChannels(root, note);
-      if (channels.length === 0)
+      let hidden = 0;
+      const channels = listChannels(root, (text) => (hidden++, note(text)));
+      if (channels.length + hidden === 0)
         note(`no channels in ${root}; make one: agent-chat init NAME --root ${shellWord(root)}`);
       for (const row of channels.flatMap((channel) => orNote(note, () => describe(channel, name, note)))) {
         await print(answer(json, row, channelLines(row)));
@@ -6952,8 +6974,10 @@ function readSome(file: string): Buffer {
 function chosen({ root, operands, note }: Call): Channel[] {
   const named = operands.map((name) => openChannel(root, name));
   if (named.length > 0) return named.filter((one, i) => named.findIndex((other) => other.path === one.path) === i);
-  const all = listChannels(root, note);
+  let hidden = 0;
+  const all = listChannels(root, (text) => (hidden++, note(text)));
   if (all.length > 0) return all;
+  if (hidden > 0) throw new ChatError("no_access", `no channel in ${root} can be looked into`, NO_ACCESS);
   throw new ChatError("no_channel", `no channels in ${root}`, `agent-chat init NAME --root ${shellWord(root)}`);
 }
 

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import fs from "node:fs";
 import { test } from "node:test";
 import { join, openChannel } from "../chat.ts";
-import { rows, sandbox } from "./helpers.ts";
+import { BIN, rows, sandbox } from "./helpers.ts";
 
 test("init: makes the channel, its cursors, and what git needs to know at the root", (t) => {
   const { ok, at, root } = sandbox(t);
@@ -243,4 +243,44 @@ test("peek: the last three, whoever they are for, or as many as -n says; an empt
   assert.deepEqual(seqs("-n", "1"), [5]);
   assert.deepEqual(seqs("-n99"), [1, 2, 3, 4, 5]);
   for (const bad of ["0", "-1", "x", "1.5", ""]) assert.equal(chat(["peek", "r", "-n", bad]).status, 64, bad);
+});
+
+test("channels: members of a wrong type are named, and who can be understood is one", (t) => {
+  const { chat, ok, at } = sandbox(t);
+  ok(["init", "r"]);
+  for (const [members, said] of [['"alice"', "the channel is taken as open"], ['{"a":1}', "the channel is taken as open"], ["[7,null]", "the channel is taken as open"], ['["alice",7]', "of its members only alice can be understood"]] as const) {
+    fs.writeFileSync(at("r", "_meta.json"), `{"members":${members}}`);
+    for (const command of [["channels"], ["roster", "r"]]) {
+      const { status, stderr } = chat(command);
+      assert.deepEqual([status, stderr], [0, `agent-chat: "${at("r", "_meta.json")}" has members that are no names: ${said}\n`], members);
+    }
+    assert.match(chat(["join", "r", "--as", "bob"]).stderr, /has members that are no names: nothing was changed\n  try: mend the file first: one JSON object, with members that are a list of names\n/);
+  }
+  for (const members of ["null", "[]", '["alice"]']) {
+    fs.writeFileSync(at("r", "_meta.json"), `{"members":${members}}`);
+    assert.equal(chat(["roster", "r"]).stderr, "", members);
+  }
+});
+
+test("channels: a _meta.json that is no regular file is named, and init is not suggested", (t) => {
+  const { chat, ok, at } = sandbox(t);
+  ok(["init", "r"]);
+  fs.rmSync(at("r", "_meta.json"));
+  fs.symlinkSync("nowhere", at("r", "_meta.json"));
+  for (const command of [["roster", "r"], ["read", "R", "--as", "bob"]]) {
+    const { status, stderr } = chat(command);
+    assert.deepEqual([status, stderr], [1, `agent-chat: no channel "${command[1]}": "${at("r", "_meta.json")}" is no regular file\n`]);
+  }
+});
+
+test("channels: a root whose channels may not be looked into does not look empty", (t) => {
+  const { ok, bash } = sandbox(t);
+  ok(["init", "r"]);
+  const { stdout, stderr } = bash(`chmod 755 "$AGENT_CHAT_ROOT" "$AGENT_CHAT_ROOT/.."; chmod 700 "$AGENT_CHAT_ROOT/r"
+    setpriv --reuid 65534 --clear-groups true 2>/dev/null || { echo skip; exit; }
+    for command in "read --as bob" channels; do setpriv --reuid 65534 --clear-groups "${process.execPath}" "${BIN}" $command; echo "exit $?"; done`);
+  if (stdout === "skip\n") return;
+  assert.equal(stdout, "exit 1\nexit 0\n");
+  assert.match(stderr, /could not be looked into \(EACCES\)\nagent-chat: no channel in \S+ can be looked into\n  try: choose a root/);
+  assert.doesNotMatch(stderr, /no channels in|init/);
 });
