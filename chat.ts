@@ -301,6 +301,7 @@ function shellWord(text: string): string {
 const NAME_MAX = 40; // so that the file name of a message stays under every limit
 const CHANNEL_MAX = 64;
 const DEVICE = /^(con|prn|aux|nul|com\d|lpt\d)(\.|$)/; // Windows opens a device for these, with any ending
+const EVERYBODY = ["all", "*", "null", "~"]; // in a header; the last two are what YAML calls nothing
 
 /** The form in which names are compared: no leading @, no case, no space around. */
 function foldName(text: string): string {
@@ -314,16 +315,17 @@ function foldName(text: string): string {
 export function parseName(what: string, text: string): Name {
   const name = foldName(text);
   if (isName(name)) return name;
-  const reserved = DEVICE.test(name) || name === "all";
+  const reserved = DEVICE.test(name) || EVERYBODY.includes(name);
   const rule = reserved ? "that word is reserved" : `use a-z, 0-9 and single hyphens, at most ${NAME_MAX}`;
-  const near = reserved ? `${name}-1` : asciiSlug(name, NAME_MAX);
-  const swap = near === "" || near === "all" || DEVICE.test(near) ? undefined : ([text, near] as const);
+  const near = reserved ? `${asciiSlug(name, NAME_MAX)}-1` : asciiSlug(name, NAME_MAX);
+  const swap = isName(near) ? ([text, near] as const) : undefined;
   const mend = swap && `use ${quoted(near)}`;
   throw new ChatError("bad_name", `${what} ${quoted(text)} is not a name of an agent: ${rule}`, mend, swap);
 }
 
 function isName(text: string): text is Name {
-  return /^[a-z0-9]+(-[a-z0-9]+)*$/.test(text) && text.length <= NAME_MAX && !DEVICE.test(text) && text !== "all";
+  const legal = /^[a-z0-9]+(-[a-z0-9]+)*$/.test(text) && text.length <= NAME_MAX;
+  return legal && !DEVICE.test(text) && !EVERYBODY.includes(text);
 }
 
 function asciiSlug(text: string, max: number): string {
@@ -351,7 +353,8 @@ function parseNewChannel(text: string): string {
   const name = foldName(text);
   if (/^[a-z0-9]+([._-][a-z0-9]+)*$/.test(name) && name.length <= CHANNEL_MAX && isSafeSegment(name)) return name;
   const near = asciiSlug(name, CHANNEL_MAX);
-  const rule = `use a-z, 0-9 and single . _ or - inside, at most ${CHANNEL_MAX}`;
+  const legal = `use a-z, 0-9 and single . _ or - inside, at most ${CHANNEL_MAX}`;
+  const rule = DEVICE.test(name) ? "that word is reserved" : legal;
   const swap = near === "" || !isSafeSegment(near) ? undefined : ([text, near] as const);
   const mend = swap && `agent-chat init ${near}`;
   throw new ChatError("bad_name", `${quoted(text)} is not a name for a channel: ${rule}`, mend, swap);
@@ -492,7 +495,7 @@ function parseList(text: string): string[] {
 }
 
 function isEverybody(name: string): boolean {
-  return ["all", "*", "null", "~"].includes(foldName(name));
+  return EVERYBODY.includes(foldName(name));
 }
 
 function isPriority(word: string): word is Priority {
@@ -1641,7 +1644,7 @@ function replyAddress(from: Name, answered: readonly Message[], notes: string[])
 
 /** A member as the member list spells it, because the reference compares exactly; everybody else by a legal name. */
 function recipients(words: readonly string[], meta: Meta): string[] {
-  if (words.some(isEverybody)) return [];
+  if (words.some((word) => ["all", "*"].includes(foldName(word)))) return []; // not null: that was an accident
   const spelled = (word: string): string | undefined => meta.members.find((name) => foldName(name) === foldName(word));
   return [...new Set(words.map((word) => spelled(word) ?? parseName("recipient", word)))];
 }
