@@ -318,8 +318,8 @@ export function parseName(what: string, text: string): Name {
   const reserved = DEVICE.test(name) || EVERYBODY.includes(name);
   const rule = reserved ? "that word is reserved" : `use a-z, 0-9 and single hyphens, at most ${NAME_MAX}`;
   const near = reserved ? `${asciiSlug(name, NAME_MAX)}-1` : asciiSlug(name, NAME_MAX);
-  const swap = isName(near) ? ([text, near] as const) : undefined;
-  const mend = swap && `use ${quoted(near)}`;
+  const mend = isName(near) ? `use ${quoted(near)}` : undefined;
+  const swap = mend === undefined || what === "AGENT_CHAT_NAME" ? undefined : ([text, near] as const);
   throw new ChatError("bad_name", `${what} ${quoted(text)} is not a name of an agent: ${rule}`, mend, swap);
 }
 
@@ -2925,6 +2925,7 @@ function repliesTo(channel: Channel, seq: number, entries: readonly Entry[], ope
 
 const TIMEOUT_S = 100; // agents' shells kill a command at 120 s unless told otherwise
 const INTERVAL_S = 0.2;
+const SECONDS_MAX = 1e9; // every wait has an end, and one that a date can tell
 const INTERVAL_MIN_S = 0.02;
 const INTERVAL_MAX_S = 60;
 const FRESH_MS = 2_000; // a folder's mtime may be this coarse: one so young may hide a second change
@@ -2942,6 +2943,11 @@ export interface Waiting extends Blocking, Filter {
   readonly any?: boolean | undefined; // once the filter has matched, give everything unread
   readonly each?: boolean | undefined; // until each of `from`, or all those asked by `reply`, have written
   readonly onNote?: Note | undefined; // told once of each file that stays odd
+}
+
+function assertSeconds(what: string, given: string, seconds: number): void {
+  if (seconds >= 0 && seconds <= SECONDS_MAX) return;
+  throw new ChatError("bad_value", `${what} ${quoted(given)} is not a number of seconds from 0 to ${SECONDS_MAX}`);
 }
 
 /** Thrown by `wait`: `timeout`, or `stuck` where nobody would ever write. */
@@ -2996,7 +3002,7 @@ interface Waiter {
  * Blocks until there is something new for an agent in one of the channels; a function is asked for them at each look.
  * A tick is one `stat`; it lists only where something may have changed. Marks nothing, like `read`.
  * Throws `timeout`; `stuck` where everybody it could hear from waits too (SPEC 6.13); `gone` where a folder vanishes or
- * is replaced; `no_message` and `usage` for what cannot be waited for; rejects with the signal's reason.
+ * is replaced; `no_message`, `bad_value` and `usage` for what cannot be waited for; rejects with the signal's reason.
  */
 export async function wait(
   channels: readonly Channel[] | (() => readonly Channel[]),
@@ -3062,6 +3068,7 @@ function openWaiter(
   how: Waiting,
   aim = "",
 ): Waiter {
+  for (const what of ["timeout", "interval"] as const) assertSeconds(what, String(how[what]), how[what] ?? 0);
   return {
     agent,
     channels: typeof channels === "function" ? channels : () => channels,
@@ -6619,9 +6626,9 @@ function parseStatus(given: {
 }
 
 function parseSeconds(what: string, text: string): number {
-  const seconds = Number(text);
-  if (/^\d*\.?\d+(e[-+]?\d+)?$/i.test(text) && Number.isFinite(seconds)) return seconds;
-  throw new ChatError("bad_value", `${what} ${quoted(text)} is not a number of seconds from 0`);
+  const seconds = /^\d*\.?\d+(e[-+]?\d+)?$/i.test(text) ? Number(text) : NaN;
+  assertSeconds(what, text, seconds);
+  return seconds;
 }
 
 function waitingTime(option: string | undefined): number {

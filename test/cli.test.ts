@@ -196,6 +196,7 @@ test("names: AGENT_CHAT_NAME says who you are", (t) => {
   ok(["post", "r", "--body", "b"], { env: { AGENT_CHAT_NAME: "Alice" } });
   assert.match(ok(["read", "r"], { env: { AGENT_CHAT_NAME: "bob" } }), /alice -> all/);
   assert.match(chat(["read", "r"], { env: { AGENT_CHAT_NAME: "b b" } }).stderr, /AGENT_CHAT_NAME "b b" is not a name/);
+  assert.match(chat(["post", "r", "--body", "b b"], { env: { AGENT_CHAT_NAME: "b b" } }).stderr, /try: use "b-b"\n/, "not another body");
 });
 
 test("names: a line break or control character in a field stays one line, or is refused", (t) => {

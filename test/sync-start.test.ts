@@ -49,7 +49,7 @@ test("sync: values that cannot be are wrong usage, and nothing is made", (t) => 
     ["--tries", "0", '--tries "0" is not a whole number from 1'],
     ["--tries", "many", '--tries "many" is not a whole number from 1'],
     ["--timeout", "0", '--timeout "0" is no time to wait for a remote'],
-    ["--timeout", "-1", '--timeout "-1" is not a number of seconds from 0'],
+    ["--timeout", "-1", '--timeout "-1" is not a number of seconds from 0 to 1000000000'],
     ["--init", "", '--init "" is no URL'],
     ["--init", "--upload-pack=touch x", '--init "--upload-pack=touch x" is no URL'],
     ["--branch", "x", "--branch needs --init"],

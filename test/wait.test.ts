@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import fs from "node:fs";
 import { test, type TestContext } from "node:test";
-import { wait, openChannel, post, ChatError } from "../chat.ts";
+import { ask, claimLater, wait, waitForTasks, openChannel, post, ChatError } from "../chat.ts";
 import { BIN, cleanEnv, listening, rows, sandbox, until, watchChild } from "./helpers.ts";
 
 const channel = (t: TestContext) => {
@@ -52,9 +52,24 @@ test("wait: AGENT_CHAT_TIMEOUT sets another time-out, and the default is below 1
   assert.match(ok(["wait", "--help"]), /--timeout S +seconds until exit 2 \(100,/);
 });
 
+test("wait: a time that is no number, or has no end, is refused before anything is done, in code as well", async (t) => {
+  const { ok, at } = channel(t);
+  const review = openChannel(at(), "r");
+  const isRefused = { code: "bad_value", message: /is not a number of seconds from 0 to 1000000000/ };
+  for (const bad of [NaN, Infinity, -1, 1e10]) {
+    for (const how of [{ timeout: bad }, { timeout: 0.01, interval: bad }]) {
+      await assert.rejects(wait([review], "bob", how), isRefused);
+      await assert.rejects(ask(review, { from: "bob", to: ["alice"], body: "b" }, how), isRefused);
+      await assert.rejects(claimLater(review, "bob", undefined, how), isRefused);
+      await assert.rejects(waitForTasks([review], "bob", undefined, how), isRefused);
+    }
+  }
+  assert.match(ok(["roster", "r"]), /messages: 0\n/);
+});
+
 test("wait: bad numbers are wrong usage, and an interval is never longer than the time left", (t) => {
   const { chat } = channel(t);
-  for (const args of [["--timeout", "inf"], ["--timeout", "abc"], ["--timeout", "-1"], ["--timeout", ""], ["--timeout", "NaN"], ["--interval", "x"], ["--interval", "-1"], ["--max-bytes", "0"]]) {
+  for (const args of [["--timeout", "inf"], ["--timeout", "abc"], ["--timeout", "-1"], ["--timeout", ""], ["--timeout", "NaN"], ["--timeout", "1e10"], ["--interval", "x"], ["--interval", "-1"], ["--max-bytes", "0"]]) {
     assert.equal(chat(["wait", "r", "--as", "bob", ...args]).status, 64, args.join(" "));
   }
   for (const interval of ["0", "1e9"]) {
