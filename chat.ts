@@ -650,7 +650,12 @@ function isThere(file: string): boolean {
 }
 
 function absolute(folder: string): string {
-  return path.resolve(folder.replace(/^~(?=$|[/\\])/, os.homedir()));
+  return path.resolve(expanded(folder));
+}
+
+/** `~` is one's own home; `~bob` is for a shell to know. */
+function expanded(folder: string): string {
+  return folder.replace(/^~(?=$|[/\\])/, os.homedir());
 }
 
 /** Repeats a rename, link or removal that a virus scanner or indexer got in the way of; the last failure is thrown. */
@@ -6023,8 +6028,8 @@ function findRoot(option: string | undefined, note: Note): Found<string> {
     return { value: absolute(option), from: "--root" };
   }
   const given = process.env["AGENT_CHAT_ROOT"];
-  if (!given) return nearestRoot();
-  if (!path.isAbsolute(given) && !given.startsWith("~")) {
+  if (!given?.trim()) return nearestRoot();
+  if (!path.isAbsolute(expanded(given))) {
     note(`AGENT_CHAT_ROOT is relative, so it depends on the folder you are in: now ${absolute(given)}`);
   }
   return { value: absolute(given), from: "AGENT_CHAT_ROOT" };
@@ -7418,7 +7423,7 @@ function commandLine(args: readonly string[]): string {
   const { AGENT_CHAT_NAME: name, AGENT_CHAT_ROOT: root } = process.env;
   const more = [
     ...unless(args, args[commandAt(args)] === "wait" ? ["--as"] : ["--as", "--from"], "--as", name),
-    ...unless(args, ["--root"], "--root", root && absolute(root)),
+    ...unless(args, ["--root"], "--root", root?.trim() && absolute(root)),
   ];
   return shellLine(args.includes("--") ? [...more, ...args] : [...args, ...more]); // behind `--` they would be words
 }

@@ -168,6 +168,9 @@ test("root: a relative $AGENT_CHAT_ROOT is used, and warned of with what it mean
   const { status, stderr } = chat(["init", "r"], { env: { AGENT_CHAT_ROOT: ".chat" }, cwd: path.join(dir, "a") });
   assert.equal(status, 0);
   assert.ok(stderr.includes(`AGENT_CHAT_ROOT is relative, so it depends on the folder you are in: now ${path.join(fs.realpathSync(dir), "a", ".chat")}`), stderr);
+  const named = (root: string): string => chat(["whoami"], { env: { AGENT_CHAT_ROOT: root, HOME: dir } }).stderr;
+  assert.match(named("~bob/chat"), /AGENT_CHAT_ROOT is relative/, "a home that no shell has put in its place");
+  for (const root of ["~", "~/chat", "", " "]) assert.equal(named(root), "", root);
 });
 
 test("root: one that is a file is an error with its path, not a stack", (t) => {
