@@ -3378,10 +3378,13 @@ function ended(code: "timeout" | "stuck", waiter: Waiter, message: string, remed
   return new WaitEnded(code, visible(message), remedy, came, waiter.how.each ? missing(waiter) : []);
 }
 
-function restingWords({ how, watches }: Waiter): string[] {
-  const count = [...watches.values()].reduce((sum, { reader }) => sum + reader.resting.size, 0);
-  if (count === 0) return [];
-  return [`${count} unread ${isFiltered(how) ? "that it was not for" : "of status ack or fyi"}: agent-chat read`];
+function restingWords({ agent, how, watches }: Waiter): string[] {
+  const resting = [...watches.values()].map(({ reader }) => reader).filter((reader) => reader.resting.size > 0);
+  const [first] = resting;
+  if (first === undefined) return [];
+  const count = resting.reduce((sum, reader) => sum + reader.resting.size, 0);
+  const command = `agent-chat read --as ${agent} --root ${shellWord(first.channel.root)}`;
+  return [`${count} unread ${isFiltered(how) ? "that it was not for" : "of status ack or fyi"}: ${command}`];
 }
 
 /** Those whom a wait could hear from; for one that takes what comes, those who wait or have said a status. */

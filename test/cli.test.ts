@@ -279,8 +279,10 @@ test("cli: commands named in notes and answers work in another root", (t) => {
     eval "$(ac read r --as bob --root here 2>&1 | grep -o 'agent-chat peek .*')"
     eval "$(ac pause r --as bob --root here | grep -o 'agent-chat resume .*')"
     sed 's/alice/carol/' here/r/0001-*.md > here/r/0001-carol-one.md
-    eval "$(ac channels --root here 2>&1 | grep -o 'agent-chat renumber .*')"`);
-  assert.match(stdout, /\none\n[^]*resumed 'r'\nrenumbered 0001-carol-one\.md/, stderr);
+    eval "$(ac channels --root here 2>&1 | grep -o 'agent-chat renumber .*')"
+    ac post r --root here --as alice --status ack --body thanks > /dev/null
+    eval "$(ac wait r --as dave --from bob --timeout 0 --root here 2>&1 | grep -o 'agent-chat read [^;]*')"`);
+  assert.match(stdout, /\none\n[^]*resumed 'r'\nrenumbered 0001-carol-one\.md[^]*\nthanks\n/, stderr);
 });
 
 test("names: reserved words say that they are reserved", (t) => {
