@@ -5948,12 +5948,13 @@ function wasOrphaned(chain: readonly Process[]): boolean {
   let i = 0;
   while (i + 1 < chain.length && isWrapped(chain, i)) i++;
   const outer = chain[i];
-  if (outer === undefined) return process.ppid === 1 && isNullDevice(0);
+  if (outer === undefined) return !fs.existsSync("/proc/self") && process.ppid === 1 && isNullDevice(0);
   if (outer.pid === outer.session) return false; // it left its parent's session by itself
   const parent = inspectProcess(outer.parent);
   if (parent === undefined) return false;
   if (parent.session !== outer.session) return true; // a child is born into its parent's session
-  return parent.pid === 1 && isNullDevice(0) && inspectProcess(outer.group) === undefined;
+  const isLeft = outer.group > 0 && inspectProcess(outer.group) === undefined; // 0: led from outside a pid namespace
+  return parent.pid === 1 && isNullDevice(0) && isLeft;
 }
 
 function isWrapped(chain: readonly Process[], i: number): boolean {

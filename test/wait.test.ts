@@ -222,6 +222,9 @@ test("wait: ordinary ways to start one are no orphans", async (t) => {
     `sh -c '"$NODE" "$BIN" wait r --as bob --timeout 1.5; echo "exit $?"' < /dev/null`,
     `echo r | xargs -I{} "$NODE" "$BIN" wait {} --as bob --timeout 1.5; [ $? = 123 ] && echo "exit 2"`,
   ];
+  const inside = `sh -c '"$NODE" "$BIN" wait r --as bob --timeout 1.5 < /dev/null; echo "exit $?"'`; // as sandboxes do
+  for (const space of ["unshare -rpf --mount-proc", "unshare -rpf"])
+    if (bash(`${space} true 2> /dev/null || echo no`).stdout === "") ways.push(`${space} ${inside}`);
   for (const way of ways) assert.equal(bash(way, { env: { NODE: process.execPath, BIN } }).stdout, "exit 2\n", way);
   const detached = spawn(process.execPath, [BIN, "wait", "r", "--as", "bob"], { cwd: dir, env: cleanEnv({ AGENT_CHAT_ROOT: root }), stdio: ["ignore", "pipe", "pipe"], detached: true });
   const running = watchChild(detached);
