@@ -2172,10 +2172,15 @@ function moveFiles(channel: Channel, { from, to, files, keep }: Move): void {
 function attachments(channel: Channel, seq: number): string[] {
   const folder = filesPath(channel, seq);
   if (!isFolder(folder)) return [];
-  const all = fs.readdirSync(folder, { recursive: true, withFileTypes: true });
-  return all
-    .filter((entry) => entry.isFile())
-    .map(({ path: parent, name }) => path.relative(folder, path.join(parent, name)));
+  return filesBelow(folder);
+}
+
+/** Walks by itself: what a recursive listing calls the folder of an entry differs from Node 20 to Node 24. */
+function filesBelow(folder: string, under = ""): string[] {
+  return fs.readdirSync(path.join(folder, under), { withFileTypes: true }).flatMap((entry) => {
+    const file = path.join(under, entry.name);
+    return entry.isDirectory() ? filesBelow(folder, file) : entry.isFile() ? [file] : [];
+  });
 }
 
 /** A message with the number it has now. */

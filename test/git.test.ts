@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import fs from "node:fs";
 import { test, type TestContext } from "node:test";
+import * as chat from "../chat.ts";
 import { BIN, cleanEnv, rows, until } from "./helpers.ts";
 import { clones, place, type Shown } from "./repos.ts";
 
@@ -169,6 +170,22 @@ test("renumber: attachments are there under both numbers, and the text names its
   assert.equal(renumber().status, 0);
   assert.deepEqual(all("one").map(({ body }) => body.trim()), ["see _files/0001/d/x.txt", "see _files/0002/d/x.txt, not _files/00011/d"]);
   for (const number of ["0001", "0002"]) assert.equal(fs.readFileSync(at("one", "r", "_files", number, "d", "x.txt"), "utf8"), "X");
+});
+
+test("renumber: attachments are found where a folder's entries do not name their folder, as from Node 24 on", async (t) => {
+  const { path: at } = written(t, [1, "a", "x", 1], [1, "b", "x", 2]);
+  fs.mkdirSync(at("one", "r", "_files", "0001", "d"), { recursive: true });
+  fs.writeFileSync(at("one", "r", "_files", "0001", "d", "x.txt"), "X");
+  fs.symlinkSync(".", at("one", "r", "_files", "0001", "loop"));
+  const real = fs.readdirSync as (...args: unknown[]) => unknown[];
+  t.mock.method(fs, "readdirSync", (...args: unknown[]) => {
+    const entries = real(...args);
+    for (const entry of entries) if (entry instanceof fs.Dirent) Reflect.deleteProperty(entry, "path");
+    return entries;
+  });
+  assert.deepEqual((await chat.renumber(chat.openChannel(at("one"), "r"))).map(({ file }) => file), ["0002-b-x.md"]);
+  assert.deepEqual(fs.readdirSync(at("one", "r", "_files", "0002")), ["d"]);
+  assert.equal(fs.readFileSync(at("one", "r", "_files", "0002", "d", "x.txt"), "utf8"), "X");
 });
 
 test("renumber: who was shown a message is not shown it again, whatever way the cursor says so; who was not, gets it once", (t) => {

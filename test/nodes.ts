@@ -43,6 +43,12 @@ function works(node: string, program: string, cwd: string): void {
   fs.writeFileSync(path.join(cwd, "root", "r", "task-1.md"), "");
   assert.match(chat("claim", "r", "1", "--as", "bob"), /^claimed /);
   assert.match(chat("channels", "--as", "alice"), /1 message/);
+  const at = (...parts: string[]): string => path.join(cwd, "root", "r", ...parts);
+  fs.writeFileSync(at("0001-bob-x.md"), fs.readFileSync(at("0001-alice-a-file.md"), "utf8").replace("alice", "bob"));
+  fs.mkdirSync(at("_files", "0001", "d"), { recursive: true });
+  fs.writeFileSync(at("_files", "0001", "d", "x.txt"), "X");
+  assert.match(chat("renumber", "r"), /^renumbered 0001-bob-x\.md -> 0002-bob-x\.md/);
+  assert.equal(fs.readFileSync(at("_files", "0002", "d", "x.txt"), "utf8"), "X");
 }
 
 function refuses(node: string, program: string, cwd: string, message: RegExp): void {
