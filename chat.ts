@@ -4249,8 +4249,18 @@ export async function waitForTasks(
     return (first ??= now) === now ? undefined : all;
   };
   const what = id === undefined ? "no task to claim" : `no change of task-${id}`;
-  const late = (timeout: number): ChatError => new ChatError("timeout", `${what} for ${name} in ${timeout} s`);
+  const late = (timeout: number): ChatError =>
+    new ChatError("timeout", `${what} for ${name} in ${timeout} s; looked at ${placesOf(waiter, id === undefined)}`);
   return explainingLater("wait for a task", () => keepWaiting(waiter, check, late));
+}
+
+/** Where a wait looked for tasks; where there is a pause, that is why there was none to take. */
+function placesOf({ watches }: Waiter, next: boolean): string {
+  const places = [...watches.values()].map(({ reader: { channel } }) => {
+    const pause = next ? currentPause(channel) : undefined;
+    return visible(channel.path) + (pause === undefined ? "" : ` (${pauseWords(pause)})`);
+  });
+  return places.join(", ");
 }
 
 // ---- git -----------------------------------------------------------------------------------------------------------
@@ -4593,9 +4603,18 @@ async function assertPossible(place: GitPlace, url: string, branch: string | und
   if (code === 0) return;
   const message = `--init ${quoted(url)} is neither a git repository, nor a remote of one around ${root}`;
   const [first] = remotesIn(config);
-  const mend = first === undefined ? `git init --bare ${shellWord(url)}` : `agent-chat sync --init ${shellWord(first)}`;
-  throw new ChatError("no_remote", message, mend);
+  throw new ChatError(
+    "no_remote",
+    message,
+    first === undefined ? initHint(url) : `agent-chat sync --init ${shellWord(first)}`,
+  );
 }
+
+/** A word alone is meant for the name of a remote, by who forgot that the root must lie in that repository. */
+const initHint = (url: string): string =>
+  /^\w+$/.test(url)
+    ? `agent-chat sync --init ${url} --root .agent-chat, at the top of the repository that has it`
+    : `git init --bare ${shellWord(url)}`;
 
 const remotesIn = (config: Config): string[] =>
   [...config.keys()].flatMap((key) => /^remote\.(.*)\.url$/.exec(key)?.[1] ?? []);
@@ -6048,7 +6067,7 @@ function nearestRoot(): Found<string> {
   for (let folder = process.cwd(); ; folder = path.dirname(folder)) {
     const near = path.join(folder, ".agent-chat");
     if (isFolder(near)) return { value: near, from: "the nearest .agent-chat" };
-    if (folder === path.dirname(folder)) return { value: absolute("~/agent-chat"), from: "nothing else was said" };
+    if (folder === path.dirname(folder)) return { value: absolute("~/agent-chat"), from: "the default" };
   }
 }
 

@@ -74,7 +74,7 @@ test("sync: --init with a path that leads nowhere makes nothing, and says how to
   const there = at("..", "my hub.git");
   assert.equal(message, `--init "${there}" is neither a git repository, nor a remote of one around ${at("one")}`);
   assert.equal(mend, `git init --bare '${there}'`);
-  fails("new", 1, "no_remote", "sync", "--init", "origin");
+  assert.match(fails("new", 1, "no_remote", "sync", "--init", "origin").try ?? "", /^agent-chat sync --init origin --root \.agent-chat, at the top of /);
   assert.deepEqual([made(), fs.existsSync(at("new"))], [[], false]);
   git(".", "init", "-q", "--bare", "my hub.git");
   assert.equal(ac("one", "sync", "--init", "my hub.git"), `synced ${at("one")} with origin/main: 1 message sent, 0 came\n`);

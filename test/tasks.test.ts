@@ -703,7 +703,10 @@ test("wait: --task ends when it changes state, --tasks when there is one that I 
   put("task-6.md", HEADER({ after: "5" }));
   put("task-7.md", HEADER({ slot: "true" }));
   assert.match(fails(2, "timeout", "wait", "r", "--tasks", "--as", "watcher", "--timeout", "0.3"), /no task to claim for watcher in 0\.3 s/);
-  assert.match(fails(2, "timeout", "wait", "r", "--task", "1", "--as", "watcher", "--timeout", "0.3"), /no change of task-1 for watcher/);
+  assert.match(fails(2, "timeout", "wait", "r", "--task", "1", "--as", "watcher", "--timeout", "0.3"), /no change of task-1 for watcher in 0\.3 s; looked at \/.*\/r$/m);
+  ok(["pause", "r", "--as", "bob", "--body", "freeze"]);
+  assert.match(fails(2, "timeout", "wait", "r", "--tasks", "--as", "watcher", "--timeout", "0"), /looked at \/.*\/r \(paused by bob since [\d:]+: freeze\)$/m);
+  ok(["resume", "r", "--as", "bob"]);
   assert.deepEqual(await after(() => put("task-8.md"), "--tasks"), [["8", "open", ""]]);
   assert.deepEqual(rows<Task>(ok(["wait", "r", "--tasks", "--as", "bob", "--timeout", "60", "--json"])).map(({ task }) => task), ["5", "8"]); // at once
   fails(1, "no_task", "wait", "r", "--task", "99", "--as", "bob", "--timeout", "60");
