@@ -17,7 +17,7 @@
 // A Node that cannot strip types stops at this line and prints it; `export` here would make it look further.
 type NeedsNode = "chat.ts needs Node 22.18 or later; on Node 20 use: npx agent-chat";
 
-import { isUtf8 } from "node:buffer";
+import { isUtf8 } from "node:buffer"; // No module? {"type":"module"} is missing in a package.json beside chat.ts.
 import fs from "node:fs";
 import os from "node:os";
 import path from "node:path";

@@ -171,6 +171,13 @@ test("docs: SPEC's file name pattern is the program's", () => {
   assert.ok(text("SPEC.md").includes(`\`${/const ENTRY = \/(.*)\/;/.exec(text("chat.ts"))![1]!}\``));
 });
 
+test("docs: SPEC's expressions for what is quoted are the program's", () => {
+  const [, plain] = /if \(\/(.*)\/\.test\(text\)\) return true;\n  if/.exec(text("chat.ts"))!;
+  const words = [...text("chat.ts").matchAll(/^const YAML_\w+ =\s+\/(.*)\/;$/gm)].map(([, pattern]) => pattern!);
+  assert.equal(words.length, 3);
+  for (const pattern of [plain!, ...words]) assert.ok(text("SPEC.md").includes(`\n${pattern}\n`), pattern);
+});
+
 test("docs: every MUST in SPEC names a test, and every test it names exists", () => {
   const titles = fs.readdirSync(path.join(REPO, "test")).filter((name) => name.endsWith(".test.ts")).map((name) => text(`test/${name}`)).join("\n");
   const clauses = text("SPEC.md").split(/^(?=\d+\.\d+ )/m).filter((clause) => /^\d+\.\d+ /.test(clause));

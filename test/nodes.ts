@@ -59,8 +59,7 @@ function refuses(node: string, program: string, cwd: string, message: RegExp): v
 }
 
 function scratch(name: string, file: string): { cwd: string; program: string } {
-  const cwd = path.join(dir, name);
-  fs.mkdirSync(cwd);
+  const cwd = fs.mkdtempSync(path.join(dir, `${name}-`));
   fs.copyFileSync(path.join(REPO, file), path.join(cwd, path.basename(file)));
   return { cwd, program: path.basename(file) };
 }
@@ -76,6 +75,16 @@ try {
   };
   each(BIN_RUNS, "dist/agent-chat.cjs", "works", works);
   each(FILE_RUNS, "chat.ts", "works", works);
+  each(FILE_RUNS, "chat.ts", "works as a skill in a project of CommonJS, and in one that says nothing", (node, program, cwd) => {
+    for (const type of ["commonjs", undefined]) {
+      const project = path.join(cwd, `project-${type}`);
+      const skill = path.join(project, ".claude", "skills", "agent-chat");
+      fs.mkdirSync(skill, { recursive: true });
+      fs.writeFileSync(path.join(project, "package.json"), JSON.stringify({ name: "project", type }));
+      for (const file of [program, "package.json"]) fs.copyFileSync(path.join(REPO, file), path.join(skill, file));
+      works(node, path.join(skill, program), project);
+    }
+  });
   each(BIN_REFUSES, "dist/agent-chat.cjs", "says what it needs", (node, program, cwd) => refuses(node, program, cwd, /^agent-chat needs Node 20 or later; this is v\d+/));
   each(FILE_REFUSES, "chat.ts", "says what it needs", (node, program, cwd) => refuses(node, program, cwd, /needs Node 22\.18 or later/));
 } finally {
