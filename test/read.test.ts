@@ -29,7 +29,7 @@ test("read: nothing new names the cursor, the newest number and the absolute pat
   assert.ok(stderr.includes(at("r")));
 });
 
-test("read: every command but read and wait leaves what is unread unread", (t) => {
+test("read: every command but read, wait and ask leaves what is unread unread", (t) => {
   const { ok, chat, at } = channel(t, ["--to", "bob", "--body", "x"]);
   fs.writeFileSync(at("r", "task-1.md"), "");
   ok(["peek", "r"]);
