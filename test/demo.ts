@@ -34,15 +34,15 @@ function agent(name: string): (args: string[], body?: string) => Promise<string>
 }
 
 async function alice(run: ReturnType<typeof agent>): Promise<void> {
-  fs.writeFileSync(path.join(root, "build", "task-1.md"), TASK);
-  await run(["post", "build", "--to", "bob", "--title", "task-1 is yours if you want it"], "The parser drops the last line of `input.txt`.\nDetails are in task-1.md.\n");
+  await run(["task", "build", "The parser drops the last line", "--body", "-"], TASK);
+  await run(["post", "build", "--to", "bob", "--title", "task-1 is yours if you want it"], "It is about `input.txt`.\nWhat to do is in task-1.md.\n");
   await run(["wait", "build", "--timeout", "30"]);
 }
 
 async function bob(run: ReturnType<typeof agent>): Promise<void> {
   await run(["wait", "build", "--timeout", "30"]);
   await run(["claim", "build", "1"]);
-  await run(["post", "build", "--reply", "1", "--status", "done", "--title", "task-1 done"], FINDING);
+  await run(["done", "build", "1", "--body", "-"], FINDING);
 }
 
 try {
