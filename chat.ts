@@ -7296,7 +7296,7 @@ function generalHelp(): string {
     COMMANDS.wait.examples[0],
     COMMANDS.claim.examples[0],
   ];
-  return `${about}\n\nagent-chat <command> [options]\n\n${columns(rows)}\n\noptions of every command, before or after it:\n${columns(optionRows(EVERYWHERE))}\n\n${EXIT_HELP}\n\nexamples:\n${session.join("\n")}\n\nonly read, wait and ask mark messages as shown; more: agent-chat <command> --help\n`;
+  return `${about}\n\nagent-chat <command> [options]\n\n${columns(rows)}\n\noptions of every command, before or after it:\n${columns(optionRows(EVERYWHERE))}\n\n${EXIT_HELP}\n\nexamples:\n${session.join("\n")}\n\nonly read, wait and ask mark what they show; more: agent-chat <command> --help\n`;
 }
 
 // ---- main ----------------------------------------------------------------------------------------------------------
