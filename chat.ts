@@ -3903,10 +3903,14 @@ function nextTask(channel: Channel, name: Name, older: number | undefined): stri
   const left =
     open ?? tasks.find((task) => older !== undefined && isWanted(task) && isLeft(channel, task, name, older));
   if (left !== undefined) return left.task;
-  const counts = (["blocked", "claimed", "open"] as const).map((state) => {
-    const number = tasks.filter((task) => task.state === state).length;
-    return `${number} ${state === "open" ? "open for others" : state}`;
-  });
+  const count = (state: Task["state"]): number => tasks.filter((task) => task.state === state).length;
+  const slots = tasks.filter((task) => task.slot && task.state === "open" && isOpenTo(task, name)).length;
+  const counts = [
+    `${count("blocked")} blocked`,
+    `${count("claimed")} claimed`,
+    `${openOf(tasks).length} open for others`,
+  ];
+  if (slots > 0) counts.push(`${slots} free as a slot, by its id`);
   throw new ChatError("no_task", `nothing to claim for ${name} in ${channel.path}: ${counts.join(", ")}`);
 }
 

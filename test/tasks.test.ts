@@ -495,7 +495,7 @@ test("claim: --next takes the first that is open for me, by priority, then by nu
   const order: string[] = [];
   for (let i = 0; i < 6; i++) order.push(rows<{ task: string }>(ok(["claim", "r", "--next", "--as", "bob", "--json"]))[0]!.task);
   assert.deepEqual(order, ["12", "9", "10", "a", "b", "1"]);
-  assert.match(fails(1, "no_task", "claim", "r", "--next", "--as", "bob"), /nothing to claim for bob in .*: 1 blocked, 7 claimed, 3 open for others/);
+  assert.match(fails(1, "no_task", "claim", "r", "--next", "--as", "bob"), /nothing to claim for bob in .*: 1 blocked, 7 claimed, 1 open for others, 1 free as a slot, by its id/);
   ok(["done", "r", "9", "--as", "bob"]);
   assert.match(ok(["claim", "r", "--next", "--as", "bob"]), /task-3\.CLAIMED-bob/);
   for (const open of ["task-2.md", "task-4.md", "task-8.md"]) assert.ok(files().includes(open));
