@@ -2922,11 +2922,17 @@ export function receipts(channel: Channel, seq: number, onNote?: Note): Receipt[
 }
 
 /** The answers to a message: they have higher numbers. */
-function repliesTo(channel: Channel, seq: number, entries: readonly Entry[], open = inspect): Receipt["replied"] {
+function repliesTo(
+  channel: Channel,
+  seq: number,
+  entries: readonly Entry[],
+  open = inspect,
+  isOne = (message: Message): boolean => message.reply_to === seq,
+): Receipt["replied"] {
   const later = entries.filter((entry) => entry.seq > seq);
   return later.flatMap((entry) => {
     const finding = open(channel, entry);
-    if (finding.kind !== "message" || finding.message.reply_to !== seq) return [];
+    if (finding.kind !== "message" || !isOne(finding.message)) return [];
     return [{ from: finding.message.from, seq: entry.seq, file: entry.file }];
   });
 }
@@ -3150,7 +3156,9 @@ function aimAtReplies(waiter: Waiter, { reader }: Watch, seq: number): void {
   const asked = findMessages(channel, seq);
   if (waiter.hears.length === 0) waiter.hears = askedBy(channel, asked, waiter.agent);
   if (!waiter.how.each) return;
-  for (const { from } of repliesTo(channel, seq, listMessages(channel).entries)) reader.heard.add(foldName(from));
+  const isWhatItWaitsFor = (message: Message): boolean => matches({ ...waiter.how, reply: seq }, message);
+  for (const { from } of repliesTo(channel, seq, listMessages(channel).entries, inspect, isWhatItWaitsFor))
+    reader.heard.add(foldName(from));
 }
 
 /** Whom messages ask, but for who waits: their recipients, else the members; an open channel does not tell. */
@@ -3465,8 +3473,7 @@ const TASK = RegExp(`^task-(${TASK_ID})(?:\\.(CLAIMED|DONE)-(.+))?\\.md$`);
 export function parseTask(text: string): string {
   const match = TASK_WORD.exec(text.trim());
   if (match !== null && !DEVICE.test(match[1]!.toLowerCase())) return match[1]!;
-  const message = `${quoted(text)} is not a task: write 12, task-12 or task-12.md`;
-  throw new ChatError("bad_name", message, "agent-chat claim --help");
+  throw new ChatError("bad_name", `${quoted(text)} is not a task: write 12, task-12 or task-12.md`);
 }
 
 interface TaskFile {
@@ -3633,11 +3640,16 @@ function formatTask(task: NewTask, names: readonly string[], after: readonly str
 
 const TASK_NAME = /^task-([^.]+)\./i; // anything that bears a task's name
 
-function nextTaskId(channel: Channel): string {
-  const numbers = listNames(channel).map((name) =>
+const TASK_NUMBER_MAX = 999_999_999_999_999; // an id of more digits is a word, and none comes after it
+
+/** One more than the highest number of a task here, and in other names of files. */
+function nextTaskId(channel: Channel, others: Iterable<string> = []): string {
+  const numbers = [...listNames(channel), ...others].map((name) =>
     Number(/^\d{1,15}$/.exec(TASK_NAME.exec(name)?.[1] ?? "")?.[0] ?? 0),
   );
-  return String(Math.max(0, ...numbers) + 1);
+  const next = Math.max(0, ...numbers) + 1;
+  if (next <= TASK_NUMBER_MAX) return String(next);
+  throw new ChatError("full", `${channel.path} has a task of the last number, ${next - 1}`, "give this one an --id");
 }
 
 function assertUnused(channel: Channel, id: string): void {
@@ -3679,10 +3691,9 @@ function checkAfter(channel: Channel, id: string, after: readonly string[]): voi
     throw new ChatError("bad_value", `--after: task-${slot.task} is a slot, and never done; nothing was made`);
 }
 
-function noTask(channel: Channel, id: string, name?: Name): ChatError {
+function noTask(channel: Channel, id: string, mend = `agent-chat tasks ${shellWord(channel.name)}`): ChatError {
   const open = openOf(listTasks(channel)).map(({ task }) => task);
   const there = open.length === 0 ? "no task is open" : `open: ${open.join(", ")}`;
-  const mend = name && claimAnother(channel, name);
   return new ChatError("no_task", `no task "${id}" in ${channel.path}; ${there}`, mend);
 }
 
@@ -3785,7 +3796,7 @@ async function takeTask(
       const { own, others } = sidesOf(turn, renamed);
       const mine = own?.file ?? `task-${id}.CLAIMED-${name}.md`;
       const left = own === undefined ? abandoned(turn, others, older) : undefined;
-      if (others.length > 0 && left === undefined) throw refusal(channel, id, others, name);
+      if (others.length > 0 && left === undefined) throw refusal(channel, id, others, claimAnother(channel, name));
       if (own === undefined) take(turn, left, mine, renamed);
       assertHeld(draft);
       tellRobbed(turn, renamed.own);
@@ -3804,7 +3815,7 @@ async function takeTask(
 /** The claim of one's own, and what others have of a task; a rename of our own that came too late is taken back first. */
 function sidesOf({ channel, id, name }: Turn, renamed: Renamed): { own: TaskFile | undefined; others: TaskFile[] } {
   const files = filesOf(channel, id);
-  if (files.length === 0) throw noTask(channel, id, name);
+  if (files.length === 0) throw noTask(channel, id, claimAnother(channel, name));
   const own = files.find(({ state, owner }) => state === "claimed" && foldName(owner) === name);
   const others = files.filter((file) => file.state !== "open" && file !== own);
   renamed.here &&= own !== undefined; // or somebody else has changed it since
@@ -3857,8 +3868,9 @@ function assertFree(channel: Channel, id: string, name: Name): void {
   const files = taskFiles(channel);
   const task = tasksNamed(channel, id).find(({ owner }) => owner === null) ?? startOver();
   assertOpenTo(channel, task, name);
-  const first = task.after.filter((other) => !isDone(files, other)).map((other) => `task-${other}`);
-  if (first.length === 0) return;
+  const waiting = task.after.filter((other) => !isDone(files, other));
+  if (waiting.length === 0) return;
+  const first = waiting.map((other) => `task-${other}${files.has(other) ? "" : " (not there)"}`);
   const message = `task-${id} comes after ${visible(first.join(", "))}, not done yet: ${from}`;
   throw new ChatError("blocked", message, claimAnother(channel, name));
 }
@@ -3873,7 +3885,7 @@ function isOpenTo({ for: names }: Task, name: Name): boolean {
   return names.length === 0 || names.some((other) => foldName(other) === name);
 }
 
-/** The command that takes what is open for the agent, if anything is. */
+/** What to type for the first task that an agent can have, if there is one. */
 function claimAnother(channel: Channel, name: Name): string | undefined {
   const [first] = claimable(listTasks(channel), name);
   return first && claimCommand(channel, first.task, name);
@@ -3883,10 +3895,10 @@ function claimCommand(channel: Channel, id: string, name: Name): string {
   return `agent-chat claim ${shellWord(channel.name)} ${id} --as ${name}`;
 }
 
-function refusal(channel: Channel, id: string, others: readonly TaskFile[], name: Name, mend?: string): ChatError {
+function refusal(channel: Channel, id: string, others: readonly TaskFile[], mend: string | undefined): ChatError {
   const who = others.map(({ state, owner }) => `${state === "done" ? "finished by" : "claimed by"} ${visible(owner)}`);
   const message = `task-${id} is ${who.join(" and ")}: ${path.join(channel.path, others[0]!.file)}`;
-  return new ChatError("taken", message, mend ?? claimAnother(channel, name));
+  return new ChatError("taken", message, mend);
 }
 
 /** The task for `claimNext`. Throws `paused`, and `no_task` with what there is instead. */
@@ -3948,10 +3960,11 @@ function claimedAt(channel: Channel, id: string, owner: string): string | undefi
   return record?.state === "claimed" ? record.since : undefined;
 }
 
-/** Whether the owner of a task has not been heard of for so many seconds: claiming it, or later. */
+/** Whether the owner of a task has not been heard of for so many seconds: claiming it, or later, until the end of that second. */
 function wasSilent(channel: Channel, since: string, owner: string, seconds: number): boolean {
   const [one] = presence(channel, [owner]);
-  return Math.max(Date.parse(since), Date.parse(one?.seen ?? since)) <= Date.now() - seconds * 1000;
+  const last = Math.max(Date.parse(since), Date.parse(one?.seen ?? since)) + 999; // recorded times have no parts of a second
+  return last <= Date.now() - seconds * 1000;
 }
 
 function isLeft(channel: Channel, { task, state, owner }: Task, name: Name, older: number): boolean {
@@ -4096,7 +4109,7 @@ function toEnd({ channel, name, id }: Turn, state: "done" | "released", force: b
   if (force && claimed[0] !== undefined) return claimed[0];
   const others = filesOf(channel, id).filter((file) => file.state !== "open");
   if (others.length > 0)
-    throw refusal(channel, id, others, name, claimed.length > 0 ? "--force, if its owner has gone" : undefined);
+    throw refusal(channel, id, others, claimed.length > 0 ? "--force, if its owner has gone" : undefined);
   throw new ChatError("not_claimed", `task-${id} is open: nobody has claimed it`, claimCommand(channel, id, name));
 }
 
@@ -4163,7 +4176,9 @@ export async function resumeTasks(channel: Channel, { signal }: Blocking = {}): 
 }
 
 /** How to wait for tasks. */
-export type WaitingForTasks = Claiming & Pick<Waiting, "timeout" | "interval" | "onNote">;
+export interface WaitingForTasks extends Claiming, Pick<Waiting, "timeout" | "interval" | "onNote"> {
+  readonly onTry?: (() => void) | undefined; // called before each try to claim: what it throws ends the wait
+}
 
 /**
  * Claims a task as soon as it is free, or without one the next for this agent. Those who wait for one task get it in the
@@ -4186,9 +4201,8 @@ export async function claimLater(
     waiter.hears = others.map(({ owner }) => foldName(owner));
     try {
       if (id === undefined) nextTask(channel, name, how.older);
-      else if (others.length > 0 && how.older === undefined)
-        throw refusal(channel, id, others, name); // not even tried: freed at this moment, it is for the first in line
-      else assertFirstInLine(waiter, channel);
+      else assertTurn(waiter, channel, id, others, how.older);
+      how.onTry?.();
       return await (id === undefined ? claimNext(channel, name, how) : claim(channel, name, id, how));
     } catch (error) {
       if (!isCode(error, ...LATER) && !(id === undefined && isCode(error, "no_task"))) throw error;
@@ -4207,8 +4221,22 @@ const LATER = ["taken", "blocked", "paused", "not_stale", "not_first"];
 function takenBy(channel: Channel, id: string, name: Name): TaskFile[] {
   const others = filesOf(channel, id).filter(({ state, owner }) => state !== "open" && foldName(owner) !== name);
   const finished = others.filter(({ state }) => state === "done");
-  if (finished.length > 0) throw refusal(channel, id, finished, name);
+  if (finished.length > 0) throw refusal(channel, id, finished, claimAnother(channel, name));
   return others;
+}
+
+/** Whether to try for a task that others have, or wait for too: who has it already need not. Throws `taken` or `not_first`. */
+function assertTurn(
+  waiter: Waiter,
+  channel: Channel,
+  id: string,
+  others: readonly TaskFile[],
+  older: number | undefined,
+): void {
+  const { agent } = waiter;
+  if (filesOf(channel, id).some(({ state, owner }) => state === "claimed" && foldName(owner) === agent)) return;
+  if (others.length > 0 && older === undefined) throw refusal(channel, id, others, undefined); // freed now, it is for who is first
+  assertFirstInLine(waiter, channel);
 }
 
 /** Of those who wait for the same task, who came first has it first. */
@@ -5500,8 +5528,7 @@ function replaceTask({ channel, draft }: Taking, changes: readonly Change[], min
 
 /** Gives a task that is only here the next free number, and those that come after it that too. */
 function renameTask({ channel, draft, pushed }: Taking, id: string, files: readonly string[]): string {
-  const taken = [...pushed].map((file) => Number(TASK.exec(file)?.[1] ?? 0)).filter((number) => !Number.isNaN(number));
-  const to = String(Math.max(Number(nextTaskId(channel)) - 1, ...taken) + 1);
+  const to = nextTaskId(channel, pushed);
   for (const [other, own] of taskFiles(channel))
     for (const { file } of own)
       if (other !== id && !pushed.has(file)) comeAfter(path.join(channel.path, file), draft, id, to);
@@ -6005,7 +6032,7 @@ function watchOwner(): () => void {
     const moved = chain.some(({ pid, parent }) => hasLeft(pid, parent));
     if (orphan || moved || process.ppid !== parent) {
       const message = "the process that started this wait has gone: nothing was marked";
-      throw new ChatError("orphaned", message, "wait again, or add --detached");
+      throw new ChatError("orphaned", message, "start it again; wait and ask can be --detached");
     }
     if (isOutputClosed()) throw new ChatError("closed", "the reader of the output has gone");
   };
@@ -6427,6 +6454,8 @@ export const COMMANDS = {
         const all = listTasks(channel);
         const tasks = all.filter((task) => isWanted(channel, task));
         torn(all).forEach(call.note);
+        const pause = currentPause(channel);
+        if (call.json && pause !== undefined) call.note(`${channel.name} is ${pauseWords(pause)}`);
         const rows = tasks.map((task) => JSON.stringify(task)).join("\n");
         const text = call.json ? (rows === "" ? "" : `${rows}\n`) : `${visible(boardText(channel, tasks))}\n`;
         if (text !== "") await print(text);
@@ -6458,14 +6487,14 @@ export const COMMANDS = {
       }
       if (given.timeout !== undefined && !given.wait) throw new ChatError("usage", "--timeout needs --wait");
       const [name, timeout] = [call.agent(), waitingTime(given.timeout)];
-      const claiming = (signal: AbortSignal): Promise<Claim> => {
-        if (given.wait) return claimLater(channel, name, task, { timeout, older, signal, onNote: call.note });
-        return task === undefined
+      const claiming = (signal: AbortSignal): Promise<Claim> =>
+        task === undefined
           ? claimNext(channel, name, { older, signal })
           : claim(channel, name, task, { older, signal });
-      };
+      const waiting = (signal: AbortSignal, onTry: () => void): Promise<Claim> =>
+        claimLater(channel, name, task, { timeout, older, signal, onNote: call.note, onTry });
       if (given.sync) await pullOrNote(call);
-      const claimed = await (given.wait ? owned(claiming) : interruptible(claiming));
+      const claimed = await (given.wait ? owned(waiting) : interruptible(claiming));
       if (given.sync) await syncTask(call, channel, claimed.task, "claimed");
       await printClaim(call, channel, claimed);
     },
@@ -6487,11 +6516,14 @@ export const COMMANDS = {
   pause: command({
     summary: "let nobody take the next task until resume",
     operands: "<channel>",
-    options: { body: { value: "TEXT", help: "why" } },
+    options: { body: { value: "TEXT", help: "why; - is stdin" } },
     examples: ["agent-chat pause review --as alice --body 'the build is broken'"],
-    async run(call, { body = "" }) {
+    async run(call, given) {
       const channel = openChannel(call.root, call.operands[0]!);
-      const pause = await interruptible((signal) => pauseTasks(channel, call.agent(), body, { signal }));
+      const [name, why] = [call.agent(), (await bodyIfAny(given, call.note)) ?? ""];
+      const pause = await interruptible((signal) => pauseTasks(channel, name, why, { signal }));
+      if (pause.from !== name || pause.body.trim() !== why.trim())
+        call.note(`what stands is who came first: ${channel.name} is ${pauseWords(pause)}`);
       const line = `paused '${channel.name}': no next task until ${call.instead(["resume", channel.name])}`;
       await printDone("paused", answer(call.json, { channel: channel.name, ...pause }, line));
     },
@@ -6761,7 +6793,10 @@ async function waitAndShow(
 }
 
 /** Runs something that blocks, and looks after who is waiting for the output: now and then, and before it is shown. */
-async function owned<T>(body: (signal: AbortSignal) => Promise<T>, detached = false): Promise<T> {
+async function owned<T>(
+  body: (signal: AbortSignal, assertOwned: () => void) => Promise<T>,
+  detached = false,
+): Promise<T> {
   assertOutput();
   const assertOwned = detached ? () => {} : watchOwner();
   const watched = async (signal: AbortSignal, stop: AbortController): Promise<T> => {
@@ -6774,7 +6809,7 @@ async function owned<T>(body: (signal: AbortSignal) => Promise<T>, detached = fa
       }
     }, OWNER_MS);
     try {
-      const found = await body(signal);
+      const found = await body(signal, assertOwned);
       assertOwned();
       return found;
     } catch (error) {
@@ -6877,7 +6912,7 @@ async function syncTask(call: Call, channel: Channel, task: string, state: strin
   }
   const files = filesOf(channel, task);
   const others = files.filter(({ state: now, owner }) => now !== "open" && foldName(owner) !== agent);
-  if (others.length > 0) throw refusal(channel, task, others, agent);
+  if (others.length > 0) throw refusal(channel, task, others, claimAnother(channel, agent));
 }
 
 /** Fetches and takes in; without the remote, what is here has to do. */

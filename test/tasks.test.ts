@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import fs from "node:fs";
 import { test, type TestContext } from "node:test";
-import { claimNext, createTask, lastMessages, listTasks, openChannel, type Message, type NewTask, type Task } from "../chat.ts";
+import { claim, claimNext, createTask, lastMessages, listTasks, openChannel, type Message, type NewTask, type Task } from "../chat.ts";
 import { BIN, cleanEnv, listening, random, REFERENCE, rows, sandbox, until, watchChild, type Result, type Running } from "./helpers.ts";
 
 const SEED = Number(process.env["SEED"] ?? Date.now() % 1e9);
@@ -132,6 +132,19 @@ test("task: made by twenty at once they have twenty numbers", async (t) => {
 });
 
 // ---- listing
+
+test("task: after one of the last number the next is refused, and one with an id is not", (t) => {
+  const { ok, chat, files } = board(t);
+  ok(["task", "r", "x", "--as", "alice", "--id", "9999999999999999"]); // of more digits: no number
+  ok(["task", "r", "x", "--as", "alice", "--id", "999999999999998"]);
+  assert.match(ok(["task", "r", "x", "--as", "alice"]), /^created task-999999999999999\n/);
+  const before = files();
+  const { status, stderr } = chat(["task", "r", "x", "--as", "alice"]);
+  assert.equal(status, 1);
+  assert.match(stderr, /has a task of the last number, 999999999999999\n {2}try: give this one an --id\n/);
+  assert.deepEqual(files(), before);
+  ok(["task", "r", "x", "--as", "alice", "--id", "y"]);
+});
 
 test("tasks: ages are those that were recorded, whatever the dates of the files say", (t) => {
   const { ok, age, at, list } = board(t, "task-1.md", "task-2.md");
@@ -399,6 +412,16 @@ test("steal: only from an owner who was silent for so long, in one step, and the
   assert.deepEqual(files(), ["task-1.CLAIMED-bob.md", "task-2.DONE-dan.md", "task-3.md"]);
 });
 
+test("steal: a time that was recorded stands for its whole second", async (t) => {
+  const { ok, age, root } = board(t, "task-1.md");
+  ok(["claim", "r", "1", "--as", "alice"]);
+  const steal = (): Promise<unknown> => claim(openChannel(root, "r"), "bob", "1", { older: 3600 });
+  age("1", "alice", 1);
+  await assert.rejects(steal, { code: "not_stale" });
+  age("1", "alice", 1 + 1 / 3600);
+  await steal();
+});
+
 test("steal: --next takes what is open first, and neither a slot nor what is for others", (t) => {
   const { ok, put, age, fails } = board(t, "task-5.md", "task-6.md");
   put("task-1.md", HEADER({ slot: "true" }));
@@ -483,6 +506,41 @@ test("claim: blocked or reserved for somebody else is exit 3 with the reason", (
   ok(["done", "r", "1", "--as", "carol"]);
   ok(["claim", "r", "2", "--as", "carol"]);
   assert.deepEqual(files(), ["task-1.DONE-carol.md", "task-2.CLAIMED-carol.md", "task-3.CLAIMED-bob.md"]);
+});
+
+test("claim: what it says to try can be typed, and is for who asks", (t) => {
+  const { ok, bash, chat } = board(t, "task-1.md");
+  ok(["claim", "r", "1", "--as", "alice"]);
+  const tried = (...args: string[]): string | undefined => / {2}try: (.*)\n/.exec(chat(args).stderr)?.[1];
+  ok(["task", "r", "for carol", "--as", "alice", "--for", "carol", "--id", "2"]);
+  ok(["task", "r", "after it", "--as", "alice", "--after", "2", "--id", "3"]);
+  for (const id of ["1", "2", "3"]) assert.equal(tried("claim", "r", id, "--as", "bob"), undefined, id); // not what is carol's
+  ok(["task", "r", "for all", "--as", "alice", "--id", "4"]);
+  for (const id of ["1", "2", "3", "9"]) assert.equal(tried("claim", "r", id, "--as", "bob"), "agent-chat claim r 4 --as bob");
+  assert.equal(tried("done", "r", "4", "--as", "bob"), "agent-chat claim r 4 --as bob");
+  for (const words of [["done", "r", "9"], ["release", "r", "9"], ["wait", "r", "--task", "9"], ["task", "r", "x", "--after", "9"]])
+    assert.equal(tried(...words, "--as", "bob"), "agent-chat tasks r", words.join(" "));
+  const { status, stdout } = bash("agent-chat() { ac \"$@\"; }; agent-chat claim r 4 --as bob");
+  assert.deepEqual([status, stdout.split("\n")[0]], [0, "claimed task-4.md -> task-4.CLAIMED-bob.md"]);
+});
+
+test("claim: one that comes after a task that is not there says so", (t) => {
+  const { fails, put } = board(t);
+  put("task-1.md", HEADER({ after: "9" }));
+  assert.match(fails(3, "blocked", "claim", "r", "1", "--as", "bob"), /comes after task-9 \(not there\), not done yet/);
+});
+
+test("claim: a wait whose shell has gone takes nothing", { skip: process.platform !== "linux" }, async (t) => {
+  const { ok, dir, root, at, files } = board(t, "task-1.md");
+  ok(["claim", "r", "1", "--as", "alice"]);
+  const env = cleanEnv({ AGENT_CHAT_ROOT: root, NODE: process.execPath, BIN });
+  const script = `"$NODE" "$BIN" claim r 1 --wait --as bob --timeout 20 > out 2> err & until [ -e root/r/.cursors/bob.wait ]; do sleep 0.02; done`;
+  const shell = spawn("bash", ["-c", script], { cwd: dir, env, stdio: "ignore", detached: true });
+  await new Promise((resolve) => shell.once("close", resolve));
+  assert.ok(fs.existsSync(at("r", ".cursors", "bob.wait")));
+  ok(["release", "r", "1", "--as", "alice"]);
+  await until("it says that it ends", () => fs.readFileSync(`${dir}/err`, "utf8").includes("has gone"), 15_000);
+  assert.deepEqual([files(), fs.readFileSync(`${dir}/out`, "utf8")], [["task-1.md"], ""]);
 });
 
 test("claim: --next takes the first that is open for me, by priority, then by number", (t) => {
@@ -619,6 +677,7 @@ test("slot: done and release both reopen it, and who waits for it gets it in tur
     queue.push(start(["claim", "r", "db", "--wait", "--timeout", "60", "--as", name]));
     await until(`${name} waits`, () => fs.existsSync(at("r", ".cursors", `${name}.wait`)));
   }
+  assert.match(ok(["claim", "r", "db", "--wait", "--timeout", "5", "--as", "bob"]), /^already yours/); // in no line for his own
   const ends: string[] = [];
   queue.forEach(({ ended }, i) => void ended.then(({ status }) => ends.push(`${["zoe", "carol", "abe"][i]} ${status}`)));
   const turn = async (end: string, owner: string, number: number): Promise<void> => {
@@ -656,7 +715,11 @@ test("pause: --next takes nothing and says why, exit 3, until resume", async (t)
   const next = ["claim", "r", "--next", "--as", "bob"];
   const paused = /^paused 'r': no next task until agent-chat resume r --as \w+ --root \S+\n$/;
   assert.match(ok(["pause", "r", "--as", "alice", "--body", "the build\nis broken"]), paused);
-  assert.match(ok(["pause", "r", "--as", "carol", "--body", "me too"]), paused); // the first one stands
+  const second = chat(["pause", "r", "--as", "carol", "--body", "me too"]); // the first one stands, and she is told
+  assert.match(second.stdout, paused);
+  assert.match(second.stderr, /r is paused by alice since [\d:]+: the build is broken\n$/);
+  assert.equal(chat(["pause", "r", "--as", "alice", "--body", "the build\nis broken"]).stderr, "");
+  assert.match(chat(["tasks", "r", "--json"]).stderr, /^\{"note":"r is paused by alice since [\d:]+: the build is broken"\}\n$/);
   assert.match(fails(3, "paused", ...next), /r is paused by alice since [\d:]+: the build is broken/);
   assert.match(ok(["tasks", "r"]), /\n {2}paused by alice since [\d:]+: the build is broken\n/);
   assert.match(ok(["channels"]), /paused by alice.*: the build is broken\n/);
@@ -675,6 +738,9 @@ test("pause: --next takes nothing and says why, exit 3, until resume", async (t)
     ok(["pause", "r", "--as", "alice"]);
     assert.equal(ok(["resume", "r"]), "resumed 'r'\n");
   }
+  ok(["pause", "r", "--as", "alice", "--body", "-"], { stdin: "from stdin\n" });
+  assert.match(fails(3, "paused", ...next), /: from stdin$/);
+  ok(["resume", "r"]);
   fs.mkdirSync(at("r", "_paused.md")); // it is there, whatever it is
   fails(3, "paused", ...next);
   assert.equal(chat(["resume", "r"]).status, 1);

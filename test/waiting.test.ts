@@ -154,6 +154,9 @@ test("wait: --each with --reply-to counts the answers that were shown before", a
   const again = wait("alice", "--reply-to", "1", "--each");
   assert.deepEqual(seen(again), [0, []]);
   assert.match(again.stderr, /have written/);
+  const verdicts = wait("alice", "--reply-to", "1", "--each", "--status", "done"); // none of these is one
+  assert.equal(verdicts.status, 2);
+  assert.match(told(verdicts), /missing: bob, carol, dave;/);
   post("alice", "all", "6");
   post("bob", "alice", "7", "--reply", "6");
   post("carol", "alice", "8", "--reply", "6", "--status", "fyi");
