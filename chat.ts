@@ -6380,8 +6380,9 @@ export const COMMANDS = {
         if (given.sync) await syncPosted(call, channel, posted);
         const { message } = nowPosted(channel, posted, before);
         const words = ["wait", channel.name, "--reply-to", String(message.seq), ...typed(given, "max-bytes")];
-        const again = call.instead(given.each ? [...words, "--each"] : words);
-        later = { ...call, again, rest: call.instead(words) };
+        const each = given.each ? ["--each"] : [];
+        const from = given.sync ? ["--sync", String(SYNC_EVERY_S)] : []; // or an answer from elsewhere would never come
+        later = { ...call, again: call.instead([...words, ...each, ...from]), rest: call.instead(words) };
         await printPosted(call, channel, { ...posted, message });
       };
       const asking = (how: Waiting): Promise<Batch[]> => ask(channel, outgoing, { ...how, each: given.each, onPosted });
@@ -6841,7 +6842,7 @@ async function waitAndShowTasks(
   const name = call.agent();
   const found = await owned((signal) => waitForTasks(channels, name, task, { timeout, interval, signal }), detached);
   if (found.length === 0) call.note(`task-${task} is gone`);
-  for (const one of found) await print(answer(call.json, one, taskLine(one)));
+  for (const one of found) await print(answer(call.json, one, `${taskLine(one)}\n  ${one.path}`)); // in which channel
 }
 
 function parsePositive(what: string, text: string): number {
