@@ -3387,8 +3387,9 @@ function timeoutError(waiter: Waiter, timeout: number): WaitEnded {
 }
 
 function ended(code: "timeout" | "stuck", waiter: Waiter, message: string, remedy: string | undefined): WaitEnded {
+  const absent = waiter.how.each ? missing(waiter) : []; // before all that is unread is looked at
   const came = hasMatched(waiter) ? batchesOf(waiter) : [];
-  return new WaitEnded(code, visible(message), remedy, came, waiter.how.each ? missing(waiter) : []);
+  return new WaitEnded(code, visible(message), remedy, came, absent);
 }
 
 function restingWords({ agent, how, watches }: Waiter): string[] {

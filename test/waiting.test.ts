@@ -134,6 +134,11 @@ test("wait: --each ends when every one has written, and says who is missing", as
   post("carol", "bob", "8");
   post("dave", "all", "9");
   assert.deepEqual(seen(bash(tried(early))), [0, [8, 9]]);
+  post("alice", "bob", "10", "--status", "done");
+  post("carol", "bob", "11");
+  const half = wait("bob", "--each", "--from", "alice,carol", "--status", "done", "--any");
+  assert.deepEqual(seen(half), [2, [4, 10, 11]]);
+  assert.match(tried(half), / --from carol /); // what is shown beside it is not what it waits for
 });
 
 test("wait: --each with --reply-to counts the answers that were shown before", async (t) => {
