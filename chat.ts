@@ -560,7 +560,7 @@ function checkBody(text: string): string {
   const body = text.replace(/^\ufeff/, "");
   const size = Buffer.byteLength(body);
   if (/^[\s\u200b-\u200f\u2060\ufeff]*$/.test(body))
-    throw new ChatError("no_body", "the body is blank: nothing was posted", "agent-chat post --help");
+    throw new ChatError("no_body", "the body is blank: nothing was posted", "give it a text");
   if (body.includes("\0"))
     throw new ChatError(
       "bad_body",
@@ -4246,7 +4246,7 @@ function assertFirstInLine({ agent, aim, since }: Waiter, channel: Channel): voi
   const [mine, myself] = place({ since }, agent);
   for (const name of cursorNames(channel, ".wait")) {
     const beat = name === agent ? undefined : liveBeat(channel, name);
-    if (beat?.for !== aim) continue;
+    if (beat?.for !== aim || beat.from.includes(aim)) continue; // or it waits for messages of an agent of that name
     const [theirs, other] = place(beat, name);
     if (theirs < mine || (theirs === mine && other < myself))
       throw Object.assign(new Error(`${name} came before`), { code: "not_first" });

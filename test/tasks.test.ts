@@ -696,7 +696,12 @@ test("slot: done and release both reopen it, and who waits for it gets it in tur
 });
 
 test("slot: who only watches a task is in no line for it, and who was killed in the line holds nobody up", async (t) => {
-  const { ok, start, at } = board(t, "task-1.md", "task-2.CLAIMED-alice.md");
+  const { ok, start, at, chat } = board(t, "task-1.md", "task-2.CLAIMED-alice.md", "task-3.md");
+  const reader = start(["wait", "r", "--from", "task-3", "--as", "ann", "--timeout", "60"]); // an agent of that name
+  await until("ann waits", () => fs.existsSync(at("r", ".cursors", "ann.wait")));
+  ok(["claim", "r", "3", "--wait", "--timeout", "5", "--as", "bob"]);
+  reader.child.kill("SIGTERM");
+  assert.match(chat(["done", "r", "3", "--as", "bob", "--body", " "]).stderr, /is blank: nothing was posted\n {2}try: give it a text\n$/);
   const watcher = start(["wait", "r", "--task", "1", "--as", "abe", "--timeout", "60"]);
   const killed = start(["claim", "r", "2", "--wait", "--as", "abby", "--timeout", "60"]);
   for (const name of ["abe", "abby"]) await until(`${name} waits`, () => fs.existsSync(at("r", ".cursors", `${name}.wait`)));
