@@ -107,7 +107,7 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "claim without a look for who has the task",
-    from: "if (others.length > 0 && left === undefined) throw refusal(channel, id, others, name);",
+    from: "if (others.length > 0 && left === undefined) throw refusal(channel, id, others, claimAnother(channel, name));",
     to: "",
     tests: ["claim", "schedules"],
   },
