@@ -1143,6 +1143,12 @@ function parseMeta(text: string): Meta {
 const NO_OBJECT = "is not a JSON object";
 const NO_NAMES = "has members that are no names";
 
+/** Why a text is no `_meta.json` that anybody could do anything with; odd members do not make it one. */
+function damageOf(text: string): string | undefined {
+  const { problem } = parseMeta(text);
+  return problem === NO_OBJECT ? problem : undefined;
+}
+
 function stringsIn(list: unknown): string[] {
   return Array.isArray(list) ? list.filter((item) => typeof item === "string") : [];
 }
@@ -1156,6 +1162,14 @@ function parseObject(text: string): Record<string, unknown> {
   const value: unknown = JSON.parse(text.replace(/^\ufeff/, ""));
   if (typeof value !== "object" || value === null || Array.isArray(value)) throw new Error("no object");
   return value as Record<string, unknown>;
+}
+
+function objectIn(text: string): Record<string, unknown> | undefined {
+  try {
+    return parseObject(text);
+  } catch {
+    return undefined;
+  }
 }
 
 /** A line of talk for a `_meta.json` that could not be understood. */
@@ -3869,10 +3883,10 @@ function assertFree(channel: Channel, id: string, name: Name): void {
   const files = taskFiles(channel);
   const task = tasksNamed(channel, id).find(({ owner }) => owner === null) ?? startOver();
   assertOpenTo(channel, task, name);
-  const waiting = task.after.filter((other) => !isDone(files, other));
-  if (waiting.length === 0) return;
-  const first = waiting.map((other) => `task-${other}${files.has(other) ? "" : " (not there)"}`);
-  const message = `task-${id} comes after ${visible(first.join(", "))}, not done yet: ${from}`;
+  const first = task.after.filter((other) => !isDone(files, other));
+  if (first.length === 0) return;
+  const names = first.map((other) => `task-${other}${files.has(other) ? "" : " (not there)"}`);
+  const message = `task-${id} comes after ${visible(names.join(", "))}, not done yet: ${from}`;
   throw new ChatError("blocked", message, claimAnother(channel, name));
 }
 
@@ -4319,6 +4333,7 @@ interface Repo extends GitPlace {
   readonly upstream: string; // refs/heads/main, there
   readonly tracking: string; // refs/remotes/origin/main, what is known of it here
   readonly ours: boolean; // the branch was found to hold channels and no code
+  readonly settled: boolean; // which one of the remote is its own: it was asked for
 }
 
 /** What git's configuration says. */
@@ -4330,8 +4345,9 @@ interface Ran {
   readonly err: string;
 }
 
-/** No hook of a surrounding repository runs, and no file is read as anything but bytes. */
-const GIT_OPTIONS = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "--literal-pathspecs"];
+/** No hook of a surrounding repository runs, no file is read as anything but bytes, and what git says is plain. */
+const SETTINGS = ["core.hooksPath=/dev/null", "core.fsmonitor=false", "color.ui=false"];
+const GIT_OPTIONS = [...SETTINGS.flatMap((setting) => ["-c", setting]), "--literal-pathspecs"];
 const GIT_KEPT =
   /^GIT_(SSH|SSH_COMMAND|SSH_VARIANT|PROXY_COMMAND|EXEC_PATH|ALLOW_PROTOCOL|(SSL|HTTP|CURL)_\w+|TRACE\w*|CONFIG_(GLOBAL|SYSTEM|NOSYSTEM)|(AUTHOR|COMMITTER)_(NAME|EMAIL))$/;
 
@@ -4413,11 +4429,11 @@ function noGit(error: unknown, cwd: string): unknown {
 /** The same; throws `git`, `remote`, `no_space` or `locked` where git fails. */
 async function git(place: GitPlace, args: readonly string[], how: Talk = {}): Promise<Buffer> {
   const ran = await tryGit(place, args, how);
-  if (ran.code !== 0) throw gitError(args, ran, how.remote === true);
+  if (ran.code !== 0) throw gitError(place, args, ran, how.remote === true);
   return ran.out;
 }
 
-function gitError(args: readonly string[], { code, err }: Ran, remote: boolean): ChatError {
+function gitError({ cwd }: GitPlace, args: readonly string[], { code, err }: Ran, remote: boolean): ChatError {
   const lines = err.split(/[\r\n]+/).filter((line) => line.trim() !== "");
   const said = lines.filter((line) => /^(fatal|error|remote|ssh|.*denied|.*rejected)/i.test(line.trim()));
   const words = (said.length > 0 ? said : lines).slice(-3).map((line) => line.trim().replace(/^(fatal|error): /, ""));
@@ -4432,16 +4448,19 @@ function gitError(args: readonly string[], { code, err }: Ran, remote: boolean):
   const [, owned] = /dubious ownership in repository at '(.*)'/.exec(err) ?? [];
   if (owned !== undefined)
     return new ChatError("git", message, `git config --global --add safe.directory ${shellWord(owned)}`);
+  const [, index = /index file corrupt/.test(err) ? ".git/index" : ""] =
+    /^fatal: (.*index): index file/m.exec(err) ?? [];
+  if (index !== "") return new ChatError("git", message, `rm ${shellWord(path.resolve(cwd, index))}`);
   if (!remote && /Permission denied|insufficient permission/i.test(err))
     return new ChatError("no_access", message, NO_ACCESS);
-  return new ChatError(remote ? "remote" : "git", message, remote ? remedyOf(err) : undefined);
+  return new ChatError(remote ? "remote" : "git", message, remote ? remedyOf(cwd, err) : undefined);
 }
 
-function remedyOf(err: string): string | undefined {
+function remedyOf(cwd: string, err: string): string | undefined {
   const asked =
-    /terminal prompts disabled|Authentication failed|Permission denied|Host key verification|could not read (User|Pass)/i;
-  if (asked.test(err)) return "git fetch, by hand: it says what the remote wants to know";
-  if (/branch is currently checked out/.test(err)) return "agent-chat sync --init URL --branch agent-chat";
+    /terminal prompts disabled|Authentication failed|Permission denied [(,]|Host key verification|could not read (User|Pass)/i;
+  if (asked.test(err)) return `git -C ${shellWord(cwd)} fetch`; // which asks
+  if (/branch is currently checked out|protected branch/i.test(err)) return ELSEWHERE;
   const wrong = /not appear to be a git repo|not found|is not a git command|transport '.*' not allowed/i;
   return wrong.test(err) ? "agent-chat sync --init URL" : undefined;
 }
@@ -4461,9 +4480,9 @@ function oidOf(place: GitPlace, name: string): Promise<string | undefined> {
   return tryGitLine(place, ["rev-parse", "-q", "--verify", `${name}^{commit}`]);
 }
 
-/** The branch that HEAD is on, if it is on one. */
-function currentBranch(place: GitPlace): Promise<string | undefined> {
-  return tryGitLine(place, ["symbolic-ref", "-q", "--short", "HEAD"]);
+/** The branch that HEAD is on, if it is on one; what git calls its short name is another one where a tag is called so too. */
+async function currentBranch(place: GitPlace): Promise<string | undefined> {
+  return (await tryGitLine(place, ["symbolic-ref", "-q", "HEAD"]))?.replace(/^refs\/heads\//, "");
 }
 
 /** The commits that the branch is at, here and as far as known on the remote. */
@@ -4484,9 +4503,30 @@ async function gitConfig(place: GitPlace): Promise<Config> {
 async function workTree(place: GitPlace): Promise<{ top: string; dir: string } | undefined> {
   const ran = await tryGit(place, ["rev-parse", "--show-toplevel", "--absolute-git-dir"]);
   const [top, dir] = ran.out.toString().split("\n");
-  if (ran.code === 0 && top && dir) return { top: path.resolve(top), dir: path.resolve(dir) };
+  if (ran.code === 0 && top && dir) {
+    assertNoCopy(path.resolve(top), path.resolve(dir));
+    return { top: path.resolve(top), dir: path.resolve(dir) };
+  }
+  const [, lost] = /not a git repository: (.*)/.exec(ran.err) ?? [];
+  if (lost !== undefined) throw movedAway(place.cwd, lost);
   if (ran.code === 0 || /not a git repository|must be run in a work tree/.test(ran.err)) return undefined;
-  throw gitError(["rev-parse"], ran, false); // a repository of somebody else's, or a damaged one
+  throw gitError(place, ["rev-parse"], ran, false); // a repository of somebody else's, or a damaged one
+}
+
+function movedAway(root: string, lost: string): ChatError {
+  const message = `${root} is in a work tree whose repository, ${lost}, is not there: it was moved or deleted`;
+  const mend = `git -C ${shellWord(path.dirname(root))} worktree repair ${shellWord(root)}`;
+  return new ChatError("no_repo", message, mend);
+}
+
+/** A work tree that was copied with its `.git` is still the first one's: each would lack what the other has, as if deleted. */
+function assertNoCopy(top: string, dir: string): void {
+  const own = path.join(top, ".git");
+  const first = path.resolve(dir, readIfPossible(path.join(dir, "gitdir")).trim());
+  if (first === dir || !fs.existsSync(first) || isSameFile(first, own)) return;
+  if (readIfPossible(first) !== readIfPossible(own)) return; // this one was moved, and something else is there now
+  const message = `${top} is a copy, and its .git is still that of ${path.dirname(first)}; without it, sync --init goes on`;
+  throw new ChatError("no_repo", message, `rm ${shellWord(own)}`);
 }
 
 /** The repository of a root. Throws `no_repo` where the root is no work tree of its own, `no_remote`, `no_git`, `git`. */
@@ -4497,8 +4537,7 @@ async function openRepo(root: string, { remote, signal, timeout = SILENCE_S }: S
   if (tree === undefined || tree.top !== realFolder(root)) throw twoWays(root, tree?.top);
   const place = { ...bare, env: gitEnvironment(config) };
   assertIdle(root, tree.dir); // before the branch: a rebase is on none
-  if (branch === undefined)
-    throw new ChatError("no_repo", `${root} is on no branch`, `git -C ${shellWord(root)} switch BRANCH`);
+  if (branch === undefined) throw await onNone(bare);
   const names = remotesIn(config);
   const chosen = remote ?? config.get(`branch.${branch}.remote`) ?? (names.includes("origin") ? "origin" : names[0]);
   if (chosen === undefined || !names.includes(chosen)) throw noRemote(root, chosen, names);
@@ -4506,8 +4545,20 @@ async function openRepo(root: string, { remote, signal, timeout = SILENCE_S }: S
   const upstream = merge ?? `refs/heads/${branch}`;
   const tracking = `refs/remotes/${chosen}/${upstream.replace(/^refs\/heads\//, "")}`;
   const url = urlOf(root, chosen, config.get(`remote.${chosen}.url`)!, tree.dir);
-  const ours = config.get(`branch.${branch}.agentchat`) === "true";
-  return { ...place, dir: tree.dir, branch, remote: chosen, url, upstream, tracking, ours };
+  const says = (key: string): boolean => config.get(`branch.${branch}.${key}`) === "true";
+  const [ours, settled] = [says("agentchat"), says("agentchatkeep")];
+  return { ...place, dir: tree.dir, branch, remote: chosen, url, upstream, tracking, ours, settled };
+}
+
+/** Named is a branch that has the commit, if there is one: as after `submodule update`. */
+async function onNone(place: GitPlace): Promise<ChatError> {
+  const args = ["for-each-ref", "--format=%(refname)", "--contains", "HEAD", "refs/heads", "refs/remotes"];
+  const ran = await tryGit(place, args);
+  if (ran.code !== 0) return gitError(place, args, ran, false); // the branch is damaged
+  const found = ran.out.toString();
+  const branch = /^refs\/(?:heads|remotes\/[^/]+)\/(?!HEAD$)(.+)$/m.exec(found)?.[1] ?? "BRANCH";
+  const mend = `git -C ${shellWord(place.cwd)} switch ${shellWord(branch)}`;
+  return new ChatError("no_repo", `${place.cwd} is on no branch`, mend);
 }
 
 /** A relative path is meant from the repository, and git takes it from the work tree. */
@@ -4546,8 +4597,10 @@ function assertIdle(root: string, dir: string): void {
   const begun = {
     MERGE_HEAD: "merge",
     "rebase-merge": "rebase",
+    "rebase-apply/applying": "am",
     "rebase-apply": "rebase",
     CHERRY_PICK_HEAD: "cherry-pick",
+    REVERT_HEAD: "revert",
   };
   for (const [file, what] of Object.entries(begun)) {
     if (!fs.existsSync(path.join(dir, file))) continue;
@@ -4556,15 +4609,18 @@ function assertIdle(root: string, dir: string): void {
   }
 }
 
-/** Refuses a branch that holds somebody's code: at its top there are only channels, and what says how to treat them. */
-async function assertOurs(place: GitPlace, rev: string, what: string, mend = ELSEWHERE): Promise<void> {
+/**
+ * Refuses a branch that holds somebody's code: at its top there are only channels, and what says how to treat them.
+ * Returns whether there are any.
+ */
+async function assertOurs(place: GitPlace, rev: string, what: string, mend = ELSEWHERE): Promise<boolean> {
   const rows = splitRows(await git(place, ["ls-tree", "-z", rev])).map(treeRow);
   const others = rows.filter(({ name }) => !/^\.|^(readme|licen[cs]e|copying|notice)\b/i.test(name));
   const asked = others.map(({ name }) => `${rev}:${name.replaceAll("\n", "/")}/_meta.json\n`);
   const input = asked.join("");
   const found = input === "" ? [] : (await git(place, ["cat-file", "--batch-check"], { input })).toString().split("\n");
   const foreign = others.find(({ mode }, i) => mode !== "040000" || !/^\S+ blob \d+$/.test(found[i]!));
-  if (foreign === undefined) return;
+  if (foreign === undefined) return others.length > 0;
   throw somebodys(what, foreign.name, mend);
 }
 
@@ -4598,32 +4654,41 @@ async function initRepo(root: string, url: string, { branch, signal, timeout = S
   const before = isFolder(root);
   makeFolder(root);
   const place: GitPlace = { cwd: root, env: gitEnvironment(), signal, silence: timeout };
+  let outer: { top: string } | undefined;
   try {
-    await assertPossible(place, url, branch);
+    outer = await workTree(place);
+    await assertPossible(place, url, branch, outer?.top === realFolder(root));
   } catch (error) {
     if (!before) removeIfPresent(fs.rmdirSync, root);
     throw error;
   }
   tellGit(root, false);
-  const outer = await workTree(place);
   const config: Config = outer === undefined ? new Map() : await gitConfig(place);
   if (outer !== undefined && outer.top === realFolder(root)) return reinit(place, url, branch, config);
   if (outer !== undefined) await keepOut(place, outer.top);
   const remote = remoteNamed(config, url);
-  if (remote !== undefined) return addWorkTree(place, remote, branch ?? "agent-chat");
-  await git(place, ["init", "-q"]);
+  if (remote !== undefined) return addWorkTree(place, remote, branch ?? "agent-chat", config);
+  const { main, format } = await lookAt(place, url);
+  await git(place, ["init", "-q", ...format]);
   await git(place, ["remote", "add", "origin", url]);
-  await trackRemote(place, branch ?? (await mainBranch(place, url)) ?? "main", "origin");
+  await trackRemote(place, branch ?? main ?? "main", "origin", branch !== undefined);
 }
 
-/** The branch that a remote calls its own, if it has one: who began by hand may have named it otherwise. */
-async function mainBranch(place: GitPlace, url: string): Promise<string | undefined> {
-  const { out } = await tryGit(place, ["ls-remote", "--symref", url, "HEAD"], { remote: true });
-  return /^ref: refs\/heads\/(\S+)\tHEAD$/m.exec(out.toString())?.[1];
+/**
+ * The branch that a remote calls its own, if it has one: who began by hand may have named it otherwise. And the form of its
+ * ids, for git takes no others; an empty remote tells only where it is a folder.
+ */
+async function lookAt(place: GitPlace, url: string): Promise<{ main: string | undefined; format: string[] }> {
+  const args = ["ls-remote", "--symref", url, "HEAD", "refs/heads/*"];
+  const out = (await tryGit(place, args, { remote: true })).out.toString();
+  const main = /^ref: refs\/heads\/(\S+)\tHEAD$/m.exec(out)?.[1];
+  const local = out === "" ? await tryGit(place, ["-C", url, "rev-parse", "--show-object-format"]) : undefined;
+  const long = /^[0-9a-f]{64}\t/m.test(out) || local?.out.toString().trim() === "sha256";
+  return { main, format: long ? ["--object-format=sha256"] : [] };
 }
 
 /** What cannot become anything is told before anything is made: a mistyped path would stay as the remote. */
-async function assertPossible(place: GitPlace, url: string, branch: string | undefined): Promise<void> {
+async function assertPossible(place: GitPlace, url: string, branch: string | undefined, own: boolean): Promise<void> {
   const root = place.cwd;
   if (branch !== undefined && (await tryGitLine(place, ["check-ref-format", "--branch", branch])) !== branch)
     throw new ChatError("bad_value", `--branch ${quoted(branch)} is no name of a branch`);
@@ -4636,11 +4701,8 @@ async function assertPossible(place: GitPlace, url: string, branch: string | und
   if (code === 0) return;
   const message = `--init ${quoted(url)} is neither a git repository, nor a remote of one around ${root}`;
   const [first] = remotesIn(config);
-  throw new ChatError(
-    "no_remote",
-    message,
-    first === undefined ? initHint(url) : `agent-chat sync --init ${shellWord(first)}`,
-  );
+  const mend = first === undefined || own ? initHint(url) : `agent-chat sync --init ${shellWord(first)}`;
+  throw new ChatError("no_remote", message, mend);
 }
 
 /** A word alone is meant for the name of a remote, by who forgot that the root must lie in that repository. */
@@ -4660,23 +4722,28 @@ function remoteNamed(config: Config, url: string): string | undefined {
 }
 
 /** Points HEAD to a branch, and that to the remote. */
-async function trackRemote(place: GitPlace, branch: string, remote: string): Promise<void> {
+async function trackRemote(place: GitPlace, branch: string, remote: string, chosen: boolean): Promise<void> {
   await git(place, ["symbolic-ref", "HEAD", `refs/heads/${branch}`]);
+  await setUpstream(place, branch, remote, `refs/heads/${branch}`);
+  if (chosen) await git(place, ["config", `branch.${branch}.agentchatkeep`, "true"]);
+}
+
+async function setUpstream(place: GitPlace, branch: string, remote: string, upstream: string): Promise<void> {
   await git(place, ["config", `branch.${branch}.remote`, remote]);
-  await git(place, ["config", `branch.${branch}.merge`, `refs/heads/${branch}`]);
+  await git(place, ["config", `branch.${branch}.merge`, upstream]);
 }
 
 /** As long as nothing came from a remote or went there, its URL may still be mended. */
 async function reinit(place: GitPlace, url: string, branch: string | undefined, config: Config): Promise<void> {
   const here = await oidOf(place, "HEAD");
-  const now = (await currentBranch(place)) ?? "";
+  const now = await currentBranch(place);
   const begun = here !== undefined;
   if (begun) await assertOurs(place, here, `the branch ${now} of ${place.cwd}`, below(place.cwd));
   const remote = remoteNamed(config, url);
   if (remote === undefined) await mendRemote(place, url, config);
-  if (begun && (branch === undefined || branch === now || now === "")) return;
+  if (begun && (branch === undefined || branch === now || now === undefined)) return;
   if (begun) await git(place, ["branch", "-m", branch!]);
-  await trackRemote(place, branch ?? "main", remote ?? "origin");
+  await trackRemote(place, branch ?? "main", remote ?? "origin", branch !== undefined);
 }
 
 async function mendRemote(place: GitPlace, url: string, config: Config): Promise<void> {
@@ -4708,7 +4775,7 @@ async function keepOut(place: GitPlace, top: string): Promise<void> {
 }
 
 /** A work tree at a folder that is not empty: made beside it, and moved in. */
-async function addWorkTree(place: GitPlace, remote: string, branch: string): Promise<void> {
+async function addWorkTree(place: GitPlace, remote: string, branch: string, config: Config): Promise<void> {
   const root = place.cwd;
   if ((await currentBranch(place)) === branch) {
     const mend = `agent-chat sync --init ${remote} --branch agent-chat`;
@@ -4732,20 +4799,32 @@ async function addWorkTree(place: GitPlace, remote: string, branch: string): Pro
     writeWhole(incomingPath({ dir }), `${before}\n`); // its files are not here: they are taken in as if they came
     await git(place, ["update-ref", "-d", `refs/heads/${branch}`, before]);
   }
-  await trackRemote(place, branch, remote);
+  await trackRemote(place, branch, remote, true);
+  // Of a sparse work tree git makes a sparse one: a pull by hand would leave no message there.
+  if (config.get("core.sparsecheckout") === "true")
+    await git(place, ["config", "--worktree", "core.sparseCheckout", "false"]);
   await git(place, ["read-tree", "--empty"]);
 }
 
 /** Two work trees of one branch would move it under each other. */
 async function assertNowhereElse(place: GitPlace, branch: string): Promise<void> {
   const list = (await git(place, ["worktree", "list", "--porcelain"])).toString().split("\n\n");
+  const common = path.resolve(place.cwd, await gitLine(place, ["rev-parse", "--git-common-dir"]));
   for (const rows of list.map((one) => one.split("\n"))) {
     const tree = path.resolve(rows[0]!.replace(/^worktree /, ""));
     if (!rows.includes(`branch refs/heads/${branch}`) || tree === realFolder(place.cwd)) continue;
-    if (!fs.existsSync(path.join(tree, ".git"))) continue; // deleted
+    if (!isTreeOf(tree, common)) continue; // deleted, or of the repository that this one is a copy of
     const message = `the branch ${quoted(branch)} is that of ${tree}: each root needs one of its own`;
     throw new ChatError("no_repo", message, `agent-chat sync --root ${shellWord(tree)}`);
   }
+}
+
+/** Whether git's folder for a work tree is in that of a repository. */
+function isTreeOf(tree: string, common: string): boolean {
+  const [link, real] = [path.join(tree, ".git"), realFolder(common)];
+  const [, dir] = /^gitdir: (.*)/.exec(readIfPossible(link)) ?? [];
+  const there = dir === undefined ? realFolder(link) : realFolder(path.resolve(tree, dir));
+  return there !== undefined && (there === real || there.startsWith(`${real}${path.sep}`));
 }
 
 async function commitTree(place: GitPlace, tree: string, parents: readonly string[], subject: string): Promise<string> {
@@ -4804,7 +4883,7 @@ export interface Synced {
 /** One sync under way. */
 interface Sync {
   readonly root: string;
-  readonly repo: Repo;
+  repo: Repo;
   readonly how: Syncing;
   readonly sent: Carried[];
   readonly came: Map<string, Carried>; // by path
@@ -4928,18 +5007,55 @@ async function fetchNews(run: Sync): Promise<ChatError | undefined> {
   });
   if (ran instanceof ChatError) return ran;
   if (ran.code !== 0 && !/couldn't find remote ref/.test(ran.err)) {
-    const error = gitError(args, ran, true);
+    const error = gitError(repo, args, ran, true);
     if (error.code !== "remote") throw error;
     return error;
   }
   Object.assign(run, await ends(repo));
-  if (ran.code === 0) {
-    await takeIn(run, run.there!);
-  } else {
-    await git(repo, ["update-ref", "-d", repo.tracking]); // no such branch, or not any more: all of it is to be pushed
-    run.there = undefined;
-  }
+  if (ran.code === 0) await takeIn(run, run.there!);
+  else if (await meet(run)) return fetchNews(run);
+  else await forgetRemote(run);
   return undefined;
+}
+
+/** Where the remote does not have the branch of a new root, that goes with one that holds channels: they would never meet. */
+async function meet(run: Sync): Promise<boolean> {
+  const { repo } = run;
+  if (repo.settled || run.last !== undefined) return false;
+  const out = (
+    await git(repo, ["ls-remote", "--symref", repo.url, "HEAD", "refs/heads/*"], { remote: true })
+  ).toString();
+  const heads = [...out.matchAll(/^\S+\trefs\/heads\/(.*)$/gm)].map(([, name]) => name!);
+  const [, main] = /^ref: refs\/heads\/(\S+)\tHEAD$/m.exec(out) ?? [];
+  for (const name of new Set([main, "main", "agent-chat", ...(heads.length === 1 ? heads : [])])) {
+    if (name === undefined || !heads.includes(name)) continue;
+    const [upstream, tracking] = [`refs/heads/${name}`, `refs/remotes/${repo.remote}/${name}`];
+    await git(repo, ["fetch", "-q", "--no-tags", "--no-write-fetch-head", repo.url, `+${upstream}:${tracking}`], {
+      remote: true,
+    });
+    if (!(await holdsChannels(repo, tracking))) continue;
+    if (run.here !== undefined && (await baseOf(repo, run.here, tracking)) !== undefined) continue; // left on purpose
+    await setUpstream(repo, repo.branch, repo.remote, upstream);
+    run.notes.add(`${repo.remote} has no branch ${repo.branch}, but channels on ${name}: this root goes with that one`);
+    run.repo = { ...repo, upstream, tracking, settled: true };
+    return true;
+  }
+  return false;
+}
+
+async function holdsChannels(repo: Repo, rev: string): Promise<boolean> {
+  try {
+    return await assertOurs(repo, rev, rev);
+  } catch (error) {
+    if (error instanceof ChatError && error.code === "no_repo") return false;
+    throw error;
+  }
+}
+
+/** The remote has no such branch, or not any more: all of it is to be pushed. */
+async function forgetRemote(run: Sync): Promise<void> {
+  await git(run.repo, ["update-ref", "-d", run.repo.tracking]);
+  run.there = undefined;
 }
 
 function unpushed({ here, there }: Sync, offline: ChatError): ChatError {
@@ -4956,7 +5072,7 @@ async function push(run: Sync): Promise<boolean> {
   const { repo, here, there } = run;
   if (here === undefined || here === there) return true;
   run.sent.splice(0, Infinity, ...(await messagesSince(run, there, here)));
-  const args = ["push", "--no-verify", "--progress", repo.url, `${here}:${repo.upstream}`];
+  const args = ["push", "--no-verify", "--no-signed", "--progress", repo.url, `${here}:${repo.upstream}`];
   const ran = await tryGit(repo, args, { remote: true }).catch((error: unknown) => {
     if (error instanceof ChatError && error.code === "remote")
       return { code: -1, out: Buffer.alloc(0), err: error.message };
@@ -4967,8 +5083,9 @@ async function push(run: Sync): Promise<boolean> {
     run.there = here;
     return true;
   }
-  if (PUSHED_FIRST.test(ran.err)) return false;
-  throw unpushed(run, gitError(args, ran, true));
+  const inTheWay = /Unable to create|cannot create|Permission denied/.test(ran.err);
+  if (PUSHED_FIRST.test(ran.err) && !inTheWay) return false;
+  throw unpushed(run, gitError(repo, args, ran, true));
 }
 
 /** The messages of a commit that another does not have, or only something else by their name. */
@@ -5059,7 +5176,7 @@ async function indexAsHead({ repo, root }: Sync): Promise<void> {
   const args = ["read-tree", "--reset", "-i", "HEAD"];
   const ran = await tryGit(repo, args);
   if (ran.code === 0) return;
-  if (!/invalid path/.test(ran.err)) throw gitError(args, ran, false);
+  if (!/invalid path/.test(ran.err)) throw gitError(repo, args, ran, false);
   // Somebody pushed names that no git takes into an index, as ../x: it goes on without them, as does the next commit.
   const rows = splitRows(await git(repo, ["ls-tree", "-r", "-z", "HEAD"]));
   const good = rows.filter((row) => placeOf(root, treeRow(row).name) !== undefined);
@@ -5072,7 +5189,9 @@ async function readIndex(run: Sync): Promise<void> {
   const { repo, leftOut } = run;
   await indexAsHead(run);
   await tryGit(repo, ["update-index", "-q", "--refresh"]);
-  const paths = [...leftOut.keys()].filter((file) => !file.includes("\ufffd")).map((file) => `${file}\0`);
+  if (leftOut.size === 0) return;
+  const tracked = splitRows(await git(repo, ["ls-files", "-z"])); // git marks none where one of them is only here
+  const paths = tracked.filter((file) => leftOut.has(file) && !file.includes("\ufffd")).map((file) => `${file}\0`);
   if (paths.length > 0)
     await tryGit(repo, ["update-index", "-z", "--skip-worktree", "--stdin"], { input: paths.join("") });
 }
@@ -5212,7 +5331,7 @@ function placeOf(root: string, file: string): Place | undefined {
 function badContent({ root }: Sync, place: Place, bytes: Buffer | undefined): string | undefined {
   const { channel, name, kind } = place;
   if (bytes === undefined || bytes.length > mostOf(place)) return `has more than ${count(mostOf(place))} bytes`;
-  if (kind === "meta") return [parseMeta(bytes.toString()).problem].find((problem) => problem === NO_OBJECT);
+  if (kind === "meta" && isChannel(path.join(root, channel))) return damageOf(bytes.toString());
   if (kind !== "message") return undefined;
   const parsed = parseMessage(channelIn(root, channel), toEntry(name), bytes.toString());
   return typeof parsed === "string" ? parsed : undefined;
@@ -5587,15 +5706,11 @@ async function takeOther(taking: Taking, change: Change): Promise<void> {
 /** Members of both sides; another key as the side that changed it has it, else as the remote. */
 async function takeMeta({ run, channel, draft }: Taking, { before, bytes }: Change): Promise<void> {
   if (bytes === undefined) return; // a channel is not taken away by a sync
-  const base = before === undefined ? {} : parseObject((await blobs(run, [before])).get(before)?.toString() ?? "{}");
-  const theirs = parseObject(bytes.toString());
-  let mine: Record<string, unknown> = theirs;
-  try {
-    mine = parseObject(readIfPossible(metaPath(channel.path)));
-  } catch {
-    // none, or damaged: the remote's
-  }
-  const merged = mergeMeta(base, mine, theirs);
+  const theirs = objectIn(bytes.toString());
+  if (theirs === undefined) return void placeOnce(draft, bytes, metaPath(channel.path)); // open to all, and not hidden
+  const mine = objectIn(readIfPossible(metaPath(channel.path))) ?? theirs; // none, or damaged: the remote's
+  const base = before === undefined ? "" : ((await blobs(run, [before])).get(before)?.toString() ?? "");
+  const merged = mergeMeta(objectIn(base) ?? {}, mine, theirs);
   const isTheirs = JSON.stringify(merged) === JSON.stringify(theirs);
   placeHeld(draft, isTheirs ? bytes : `${JSON.stringify(merged, null, 2)}\n`, metaPath(channel.path), fs.renameSync);
 }
@@ -5644,7 +5759,8 @@ async function commitHere(run: Sync): Promise<void> {
       throw new ChatError("io", `the files of ${root} do not hold still`, "agent-chat sync");
     if (found.added.length + found.removed.length === 0) return;
     const rows = found.added.map((file, i) => `100644 ${ids[i]}\t${file}\0`);
-    rows.push(...found.removed.map((file) => `0 ${"0".repeat(ids[0]?.length ?? 40)}\t${file}\0`));
+    const zero = "0".repeat((ids[0] ?? here)!.length);
+    rows.push(...found.removed.map((file) => `0 ${zero}\t${file}\0`));
     await git(repo, ["update-index", "-z", "--index-info"], { input: rows.join("") });
     const tree = await gitLine(repo, ["write-tree"]);
     const commit = await commitTree(repo, tree, here === undefined ? [] : [here], subjectOf(run, found));
@@ -5667,7 +5783,7 @@ async function hashed(repo: Repo, files: readonly string[]): Promise<string[] | 
   const { code, out, err } = await tryGit(repo, ["hash-object", "-w", "--no-filters", "--stdin-paths"], { input });
   if (code === 0) return out.toString().trim().split("\n");
   if (/could not open|No such file/.test(err) && !/No space/.test(err)) return undefined;
-  throw gitError(["hash-object"], { code, out, err }, false);
+  throw gitError(repo, ["hash-object"], { code, out, err }, false);
 }
 
 /** What is to be committed: paths below the root. */
@@ -5696,7 +5812,8 @@ async function changedHere(run: Sync, channels: readonly Channel[]): Promise<New
     const [status, file] = [rows[i]!, rows[i + 1]!];
     if (spoilt.has(file)) found.added.push(file);
     else if (status === "D" && placeOf(root, file) !== undefined) gone.push(file);
-    else if (status === "M" && isToSend(run, file) && (await isChanged(run, file, here))) found.changed.add(file);
+    else if (status === "M" && isToSend(run, file) && !isSpoilt(run, file) && (await isChanged(run, file, here)))
+      found.changed.add(file);
   }
   found.added.push(...found.changed);
   await putBack(run, gone, found, here);
@@ -5708,12 +5825,24 @@ async function isChanged({ repo, root }: Sync, file: string, here: string | unde
   return (await blobId(path.join(root, file), before)) !== before;
 }
 
+/** A `_meta.json` with which nobody could do anything, as a conflict leaves it: the one that was sent before stands. */
+function isSpoilt({ root, leftOut }: Sync, file: string): boolean {
+  if (placeOf(root, file)?.kind !== "meta") return false;
+  const damage = damageOf(readIfPossible(path.join(root, file)));
+  if (damage !== undefined) leftOut.set(file, damage);
+  return damage !== undefined;
+}
+
 /** Whether a file here is one to be sent; what looks like one and is not is noted. */
 function isToSend({ root, leftOut }: Sync, file: string): boolean {
   const place = placeOf(root, file);
-  if (place === undefined) return false;
+  if (place === undefined) {
+    if (file.endsWith("/")) leftOut.set(file, "is a git repository of its own");
+    else if (!/\/(\.|_seq\.lock)/.test(file)) leftOut.set(file, "has a name that not every machine can have");
+    return false;
+  }
   const stat = fs.lstatSync(path.join(root, file), { throwIfNoEntry: false });
-  if (stat === undefined || file.includes("\n")) return false;
+  if (stat === undefined) return false;
   const reason = badFile(root, place, stat);
   if (reason !== undefined) leftOut.set(file, reason);
   return reason === undefined;
@@ -5735,18 +5864,22 @@ async function putBack(run: Sync, gone: readonly string[], found: News, here: st
   const kindOf = (file: string): Place["kind"] | undefined => placeOf(root, file)?.kind;
   const channels = new Set(gone.flatMap((file) => (kindOf(file) === "meta" ? [file.split("/")[0]] : [])));
   const isMissed = (file: string): boolean => kindOf(file) === "message" || channels.has(file.split("/")[0]);
-  const missed = gone.filter(isMissed);
-  found.removed.push(...gone.filter((file) => !isMissed(file)));
-  if (missed.length === 0) return;
-  const rows = splitRows(await git(repo, ["ls-tree", "-z", here!, "--", ...missed])).map(treeRow);
-  const oids = rows.map(({ oid }) => oid);
+  if (gone.length === 0) return;
+  const all = splitRows(await git(repo, ["ls-tree", "-z", here!, "--", ...gone])).map(treeRow);
+  const oids = all.map(({ oid }) => oid);
   const contents = await blobs(run, oids);
-  const folders = [...new Set(missed.map((file) => file.split("/")[0]!))].map((name) => channelIn(root, name));
+  const wasHere = ({ mode, oid, name: file }: (typeof all)[number]): boolean =>
+    reasonOf(mode) === false && badContent(run, placeOf(root, file)!, contents.get(oid)) === undefined;
+  const rows = all.filter(wasHere); // what was left out is not gone, though the index has forgotten that it was
+  found.removed.push(...rows.filter(({ name }) => !isMissed(name)).map(({ name }) => name));
+  const missed = rows.filter(({ name }) => isMissed(name));
+  const names = new Set(missed.map(({ name }) => name.split("/")[0]!));
+  const folders = [...names].map((name) => channelIn(root, name));
   const there = folders
     .filter(({ path: folder }) => isFolder(folder))
     .flatMap((channel) => messagesOf(channel, listMessages(channel).entries));
   const moved = new Set(there.map((message) => `${message.channel} ${identityOf(message)}`));
-  for (const { oid, name: file } of rows) {
+  for (const { oid, name: file } of missed) {
     const [bytes, { channel, name, kind }] = [contents.get(oid), placeOf(root, file)!];
     const id = kind === "message" ? identityIn(channelIn(root, channel), name, bytes) : file;
     if (id !== undefined && moved.has(`${channel} ${id}`)) found.removed.push(file);

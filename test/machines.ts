@@ -112,7 +112,7 @@ function openMachine(box: Sandbox, root: string, extra: How["env"]): Machine {
 }
 
 /** A folder for PATH with a `git` that runs a bash script first, which has its arguments. */
-export function gitThatFirst(box: Sandbox, script: string): string {
+export function gitThatFirst(box: Pick<Sandbox, "dir">, script: string): string {
   const folder = fs.mkdtempSync(path.join(box.dir, "bin-"));
   const real = spawnSync("bash", ["-c", "command -v git"], { encoding: "utf8" }).stdout.trim();
   const text = `#!/bin/bash\n${script}\nexec ${real} "$@"\n`;

@@ -379,8 +379,8 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "sync: the branch is not asked whose it is",
-    from: "if (foreign === undefined) return;",
-    to: "if (foreign?.name !== \"\") return;",
+    from: "if (foreign === undefined) return others.length > 0;",
+    to: "if (foreign?.name !== \"\") return true;",
     tests: ["sync-init", "sync-start"],
   },
   {

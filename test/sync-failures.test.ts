@@ -214,7 +214,7 @@ test("sync: core.autocrlf, commit.gpgSign, no identity and a hook of the reposit
   for (const [key, value] of [
     ["core.autocrlf", "true"],
     ["commit.gpgSign", "true"],
-    ["push.gpgSign", "if-asked"],
+    ["push.gpgSign", "true"],
     ["gpg.program", "/bin/false"],
     ["user.useConfigOnly", "true"],
     ["push.followTags", "true"],
