@@ -283,29 +283,6 @@ test("wait: rejects with the signal's reason, and posts nothing to the console",
   assert.ok(!fs.existsSync(`${root}/r/_seq.lock`));
 });
 
-test("wait: what is no time is refused before anything is done, and one without end says so by a date", async (t) => {
-  const { root, send } = channel(t);
-  send("first");
-  const { path: folder } = openChannel(root, "r");
-  for (const how of [{ timeout: NaN }, { timeout: -1 }, { interval: NaN }, { interval: -1 }]) {
-    await assert.rejects(wait([openChannel(root, "r")], "bob", how), { code: "bad_value" });
-    await assert.rejects(ask(openChannel(root, "r"), { from: "alice", body: "x" }, how), { code: "bad_value" });
-  }
-  assert.equal(fs.readdirSync(folder).filter((name) => name.endsWith(".md")).length, 1);
-  const beat = `${folder}/.cursors/carol.wait`;
-  for (const timeout of [1e300, Infinity]) {
-    const stop = new AbortController();
-    const waiting = wait([openChannel(root, "r")], "carol", { timeout, from: ["bob"], signal: stop.signal });
-    await Promise.all([
-      assert.rejects(waiting, { message: "enough" }),
-      until("it waits", () => fs.existsSync(beat)).then(() => {
-        assert.match((JSON.parse(fs.readFileSync(beat, "utf8")) as { until: string }).until, /^9999-01-01T|^9998-12-31T/);
-        stop.abort(new Error("enough"));
-      }),
-    ]);
-  }
-});
-
 test("wait: an idle tick is one stat, and headers are parsed once", async (t) => {
   const { root, at } = channel(t);
   for (let i = 1; i <= 50; i++) fs.writeFileSync(at("r", `${String(i).padStart(4, "0")}-a-x.md`), `---\nseq: ${i}\nfrom: a\nto: carol\n---\nx\n`);
