@@ -154,23 +154,37 @@ const ended = (child: ChildProcess): Promise<unknown> => new Promise((resolve) =
 const postTo = (name: string): string[] => ["post", name, "--from", "alice", "--title", "t", "--body", "x"];
 const readFrom = (name: string): string[] => ["read", name, "--as", "bob"];
 
+const TITLES: Readonly<Record<string, string>> = {
+  version: "`--version`, whole process",
+  "post, compiled": "`post` with NODE_COMPILE_CACHE",
+  file: "`post` by `node chat.ts`",
+  "file, compiled": "`post` by `node chat.ts` with NODE_COMPILE_CACHE",
+};
+
 function measureStarts(): Row[] {
   progress("whole processes");
   for (const name of ["start", "start-reference"]) fill(name, 0);
   const nothing: Command = [process.execPath, "-e", "0"];
   const mine = { version: ours("--version"), post: ours(...postTo("start")), read: ours(...readFrom("start")) };
   const [theirPost, theirRead] = [postTo, readFrom].map((args) => reference(...args("start-reference")));
+  const file = (...args: string[]): Command => [process.execPath, path.join(path.dirname(BIN), "..", "chat.ts"), ...args];
+  const kept = (command: Command): Command => ["env", `NODE_COMPILE_CACHE=${path.join(ROOT, ".compiled")}`, ...command];
+  const compiled = { "post, compiled": kept(mine.post), "file, compiled": kept(file(...postTo("start"))) };
+  const strips = "typescript" in process.features && { file: file(...postTo("start")), ...compiled };
   const theirs = { "their help": reference("--help"), "their post": theirPost!, "their read": theirRead! };
-  const times = inTurns<string>(QUICK ? 15 : 40, { nothing, ...mine, ...(PYTHON && theirs) });
+  const times = inTurns<string>(QUICK ? 15 : 40, { nothing, ...mine, ...strips, ...(PYTHON && theirs) });
   const row = (name: string, label: string, other: string, target?: Target): Row[] => {
-    if (times[other] === undefined) return [];
-    const what = `\`${name === "version" ? "--version" : name}\`, whole process`;
-    return [compare({ what, unit: "ms", ours: times[name]!, label, other: times[other] }, target)];
+    if (times[name] === undefined || times[other] === undefined) return [];
+    const what = TITLES[name] ?? `\`${name}\`, whole process`;
+    return [compare({ what, unit: "ms", ours: times[name], label, other: times[other] }, target)];
   };
   return [
     ...row("version", "`node -e 0`", "nothing"),
     ...row("post", "`node -e 0`", "nothing", atMost(1.15)),
     ...row("read", "`node -e 0`", "nothing", atMost(1.15)),
+    ...row("post, compiled", "`node -e 0`", "nothing"),
+    ...row("file", "`node -e 0`", "nothing"),
+    ...row("file, compiled", "`node -e 0`", "nothing"),
     ...row("version", "reference `--help`", "their help"),
     ...row("post", "reference", "their post"),
     ...row("read", "reference", "their read"),

@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import fs from "node:fs";
+import os from "node:os";
 import path from "node:path";
-import { test, type TestContext } from "node:test";
+import { after, test } from "node:test";
 import { cleanEnv, REPO, sandbox, type Result } from "./helpers.ts";
 
 /** Runs a command in a folder, with a root of its own. */
@@ -12,18 +13,15 @@ function run(cwd: string, command: string, args: readonly string[]): Result {
 }
 
 /** A folder in which the packed tarball is installed, as a user would. */
-function installed(t: TestContext): string {
-  const { dir } = sandbox(t);
-  const packed = run(REPO, "npm", ["pack", "--silent", "--ignore-scripts", "--pack-destination", dir]);
-  assert.equal(packed.status, 0, packed.stderr);
-  fs.writeFileSync(path.join(dir, "package.json"), '{"name":"scratch","private":true}');
-  const { status, stderr } = run(dir, "npm", ["install", "--silent", "--offline", path.join(dir, packed.stdout.trim())]);
-  assert.equal(status, 0, stderr);
-  return dir;
-}
+const dir = fs.mkdtempSync(path.join(os.tmpdir(), "agent-chat-package-"));
+after(() => fs.rmSync(dir, { recursive: true }));
+const packed = run(REPO, "npm", ["pack", "--silent", "--ignore-scripts", "--pack-destination", dir]);
+assert.equal(packed.status, 0, packed.stderr);
+fs.writeFileSync(path.join(dir, "package.json"), '{"name":"scratch","private":true}');
+const install = run(dir, "npm", ["install", "--silent", "--offline", path.join(dir, packed.stdout.trim())]);
+assert.equal(install.status, 0, install.stderr);
 
-test("package: the installed tarball runs as a command and by npx, and depends on nothing", (t) => {
-  const dir = installed(t);
+test("package: the installed tarball runs as a command and by npx, and depends on nothing", () => {
   assert.deepEqual(fs.readdirSync(path.join(dir, "node_modules")).filter((name) => !name.startsWith(".")), ["agent-chat"]);
   const bin = path.join(dir, "node_modules", ".bin", "agent-chat");
   assert.match(run(dir, bin, ["init", "r"]).stdout, /^created channel 'r'/);
@@ -33,8 +31,8 @@ test("package: the installed tarball runs as a command and by npx, and depends o
   assert.match(run(dir, bin, ["wait", "r", "--as", "bob"]).stdout, /b\n/);
 });
 
-test("package: it holds one plain CommonJS file, its types, chat.ts and the documents", (t) => {
-  const folder = path.join(installed(t), "node_modules", "agent-chat");
+test("package: it holds one plain CommonJS file, its types, chat.ts and the documents", () => {
+  const folder = path.join(dir, "node_modules", "agent-chat");
   const files = fs.readdirSync(folder, { recursive: true }).map(String).filter((name) => fs.statSync(path.join(folder, name)).isFile());
   assert.deepEqual(files.sort(), ["LICENSE", "README.md", "SKILL.md", "SPEC.md", "chat.ts", "dist/agent-chat.cjs", "dist/agent-chat.d.cts", "package.json"]);
   assert.match(fs.readFileSync(path.join(folder, "dist/agent-chat.cjs"), "utf8"), /^#!\/usr\/bin\/env node\n/);
@@ -42,8 +40,7 @@ test("package: it holds one plain CommonJS file, its types, chat.ts and the docu
   assert.deepEqual([dependencies, engines], [undefined, { node: ">=20" }]);
 });
 
-test("package: the library imports by name, as a module, by require, and with types", (t) => {
-  const dir = installed(t);
+test("package: the library imports by name, as a module, by require, and with types", () => {
   const names = "openChannel, createChannel, listChannels, post, read, mark, wait, claim, lastMessages, ChatError";
   fs.writeFileSync(path.join(dir, "a.mjs"), `import { ${names} } from "agent-chat"; console.log([${names}].every((f) => typeof f === "function"));`);
   fs.writeFileSync(path.join(dir, "a.cjs"), `const { ${names} } = require("agent-chat"); console.log([${names}].every((f) => typeof f === "function"));`);
@@ -62,8 +59,24 @@ test("package: the library imports by name, as a module, by require, and with ty
   assert.equal(tsc.status, 0, tsc.stdout);
 });
 
-test("package: importing it runs nothing, even from a script of the same name", (t) => {
-  const dir = installed(t);
+test("package: with SKILL.md its one file is a skill, whatever kind of module the project around it says", (t) => {
+  const { at } = sandbox(t);
+  const from = path.join(dir, "node_modules", "agent-chat");
+  for (const type of ["commonjs", "module", undefined]) {
+    const project = path.join(at(), `project-${type}`);
+    const skill = path.join(project, ".claude", "skills", "agent-chat");
+    fs.mkdirSync(skill, { recursive: true });
+    fs.writeFileSync(path.join(project, "package.json"), JSON.stringify({ name: "project", type }));
+    for (const file of ["SKILL.md", "dist/agent-chat.cjs"]) fs.copyFileSync(path.join(from, file), path.join(skill, path.basename(file)));
+    const chat = (...args: string[]): Result => run(project, process.execPath, [".claude/skills/agent-chat/agent-chat.cjs", ...args]);
+    assert.match(chat("init", "r").stdout, /^created channel 'r'/);
+    assert.match(chat("post", "r", "--as", "alice", "--body", "b").stdout, /^posted #1 /);
+    const { stdout, stderr } = chat("wait", "r", "--as", "bob");
+    assert.deepEqual([/\nb\n/.test(stdout), stderr], [true, ""]);
+  }
+});
+
+test("package: importing it runs nothing, even from a script of the same name", () => {
   fs.writeFileSync(path.join(dir, "chat.mjs"), `import "agent-chat"; console.log("only me");`);
   assert.deepEqual(run(dir, process.execPath, ["chat.mjs", "--help"]).stdout, "only me\n");
 });
