@@ -4314,7 +4314,7 @@ function placesOf({ watches }: Waiter, next: boolean): string {
 
 const SILENCE_S = 30; // a remote that says nothing for so long is given up
 const GIT_LOCK_MS = 5_000; // git holds its own locks for moments
-const GIT_END_MS = 1_000; // and ends within one, when it is told to
+const GIT_END_MS = 3_000; // and ends within one or two, when it is told to
 
 /** Where git is run, and how long for. */
 interface GitPlace {
@@ -5865,7 +5865,10 @@ async function putBack(run: Sync, gone: readonly string[], found: News, here: st
   const channels = new Set(gone.flatMap((file) => (kindOf(file) === "meta" ? [file.split("/")[0]] : [])));
   const isMissed = (file: string): boolean => kindOf(file) === "message" || channels.has(file.split("/")[0]);
   if (gone.length === 0) return;
-  const all = splitRows(await git(repo, ["ls-tree", "-z", here!, "--", ...gone])).map(treeRow);
+  const names = new Set(gone); // which may be too many for a command line
+  const all = splitRows(await git(repo, ["ls-tree", "-r", "-z", here!]))
+    .map(treeRow)
+    .filter(({ name }) => names.has(name));
   const oids = all.map(({ oid }) => oid);
   const contents = await blobs(run, oids);
   const wasHere = ({ mode, oid, name: file }: (typeof all)[number]): boolean =>
@@ -5873,8 +5876,7 @@ async function putBack(run: Sync, gone: readonly string[], found: News, here: st
   const rows = all.filter(wasHere); // what was left out is not gone, though the index has forgotten that it was
   found.removed.push(...rows.filter(({ name }) => !isMissed(name)).map(({ name }) => name));
   const missed = rows.filter(({ name }) => isMissed(name));
-  const names = new Set(missed.map(({ name }) => name.split("/")[0]!));
-  const folders = [...names].map((name) => channelIn(root, name));
+  const folders = [...new Set(missed.map(({ name }) => name.split("/")[0]!))].map((name) => channelIn(root, name));
   const there = folders
     .filter(({ path: folder }) => isFolder(folder))
     .flatMap((channel) => messagesOf(channel, listMessages(channel).entries));
