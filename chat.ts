@@ -1189,7 +1189,7 @@ export interface NewChannel extends Blocking {
 
 /**
  * Makes a channel, and its root where there is none. Names are folded to their legal form.
- * Throws `bad_name`, or `channel_exists`.
+ * Throws `bad_name`, `too_big`, or `channel_exists`.
  */
 export async function createChannel(
   root: string,
@@ -1200,7 +1200,11 @@ export async function createChannel(
   const legal = parseNewChannel(name);
   const channel = channelIn(base, legal);
   const names = [...new Set(members.map((member) => parseName("member", member)))];
-  const text = JSON.stringify({ channel: legal, members: names, topic: oneLine(topic), created: timestamp() }, null, 2);
+  const text = JSON.stringify(
+    { channel: legal, members: names, topic: headerLine("topic", topic), created: timestamp() },
+    null,
+    2,
+  );
   await explainingLater(`create channel ${quoted(legal)}`, async () => {
     if (isChannel(channel.path)) throw existsAlready(channel);
     makeFolder(path.join(channel.path, ".cursors"));
@@ -1215,6 +1219,16 @@ export async function createChannel(
 function tellGit(root: string, sharedCursors: boolean): void {
   writeIfAbsent(path.join(root, ".gitignore"), sharedCursors ? IGNORED + SHARED_CURSORS : IGNORED);
   writeIfAbsent(path.join(root, ".gitattributes"), ATTRIBUTES);
+}
+
+/** What a .gitignore that was there before lacks, for git to carry what it should and nothing else. */
+function gitNotes(root: string, shared: boolean): string[] {
+  const file = path.join(root, ".gitignore");
+  const lines = readIfPossible(file).split(/\r?\n/);
+  const wanted = (shared ? IGNORED + SHARED_CURSORS : IGNORED).trim().split("\n").slice(1);
+  const lacking = wanted.filter((line) => !lines.includes(line));
+  if (lacking.length === 0 || !fs.existsSync(file)) return [];
+  return [`${quoted(file)} was there; so that git carries messages and no locks, add to it: ${lacking.join("  ")}`];
 }
 
 /** Whether git carries the cursors of a root: only where its .gitignore takes them in again. */
@@ -3949,8 +3963,14 @@ function claimable(tasks: readonly Task[], name: Name): Task[] {
 
 /** What can be claimed: not what was made anew while another has it, and no slots. */
 function openOf(tasks: readonly Task[]): Task[] {
+  const spare = sparesOf(tasks);
+  return tasks.filter((task) => task.state === "open" && !task.slot && !spare.includes(task));
+}
+
+/** Open files of tasks that somebody has, or has finished, as a merge by hand or a copy leaves them: nobody can claim them. */
+function sparesOf(tasks: readonly Task[]): Task[] {
   const taken = new Set(tasks.filter(({ owner }) => owner !== null).map(({ task }) => task));
-  return tasks.filter(({ task, state, slot }) => state === "open" && !slot && !taken.has(task));
+  return tasks.filter(({ task, state }) => state === "open" && taken.has(task));
 }
 
 /** The file of an owner who left it, if it may be taken; undefined where it is not asked. Throws `not_stale`. */
@@ -6346,10 +6366,7 @@ export const COMMANDS = {
       const channel = await interruptible((signal) =>
         createChannel(root, operands[0]!, { members: given, topic, sharedCursors: shared, signal }),
       );
-      if (shared && !sharesCursors(root))
-        note(
-          `${quoted(path.join(root, ".gitignore"))} was there and leaves cursors out: add ${SHARED_CURSORS.trim().replace("\n", " and ")}`,
-        );
+      gitNotes(root, shared === true).forEach(note);
       await printDone(`created ${channel.path}`, () => {
         const { members: names, topic: about, created } = readMeta(channel);
         const line = `created channel '${channel.name}' at ${channel.path}  members=${names.join(", ") || "(open)"}`;
@@ -6589,8 +6606,9 @@ export const COMMANDS = {
       const isWanted = taskFilter(mine === true ? call.agent() : undefined, open === true, stale);
       for (const channel of chosen(call)) {
         const all = listTasks(channel);
-        const tasks = all.filter((task) => isWanted(channel, task));
-        torn(all).forEach(call.note);
+        const spare = sparesOf(all);
+        const tasks = all.filter((task) => !spare.includes(task) && isWanted(channel, task));
+        torn(channel, all).forEach(call.note);
         const pause = currentPause(channel);
         if (call.json && pause !== undefined) call.note(`${channel.name} is ${pauseWords(pause)}`);
         const rows = tasks.map((task) => JSON.stringify(task)).join("\n");
@@ -7373,10 +7391,16 @@ function isSilent(seen: string): boolean {
 }
 
 /** Tasks that two clones took apart, or that were made anew. */
-function torn(all: readonly Task[]): string[] {
+function torn(channel: Channel, all: readonly Task[]): string[] {
+  const spare = sparesOf(all);
   return [...new Set(all.map(({ task }) => task))].flatMap((id) => {
     const files = all.filter(({ task }) => task === id);
-    return files.length > 1 ? [`task-${id} is there ${files.length} times: ${namesOf(files)}`] : [];
+    if (files.length < 2) return [];
+    const one = files.find((task) => spare.includes(task));
+    const owner = files.find(({ state }) => state === "claimed")?.owner ?? "NAME";
+    const release = `agent-chat release ${shellWord(channel.name)} ${id} --as ${shellWord(foldName(owner))}`;
+    const mend = one === undefined ? release : `rm ${shellWord(one.path)}`;
+    return [`task-${id} is there ${files.length} times: ${namesOf(files)}; to settle it: ${mend}`];
   });
 }
 

@@ -32,11 +32,18 @@ test("init: git ignores the lock and keeps the messages, as bytes", (t) => {
 });
 
 test("init: leaves a .gitignore alone that is there, and exits 1 for a channel that is there", (t) => {
-  const { ok, chat, root, at } = sandbox(t);
+  const { chat, root, at } = sandbox(t);
   fs.mkdirSync(root);
   fs.writeFileSync(at(".gitignore"), "mine\n");
-  ok(["init", "r", "--topic", "first"]);
+  const missing = "_seq.lock*  _sync.lock*  */.cursors/*";
+  const added = (told: string): string => /\.gitignore" was there; .*, add to it: (.*)$/m.exec(told)?.[1] ?? "";
+  assert.equal(added(chat(["init", "r", "--topic", "first"]).stderr), missing);
+  assert.equal(added(chat(["init", "s", "--shared-cursors"]).stderr), `${missing}  !*/.cursors/*.txt  !*/.cursors/*.status`);
   assert.equal(fs.readFileSync(at(".gitignore"), "utf8"), "mine\n");
+  fs.writeFileSync(at(".gitignore"), `mine\n${missing.replaceAll("  ", "\n")}\n`);
+  assert.equal(chat(["init", "t"]).stderr, "");
+  assert.match(chat(["init", "u", "--topic", "x".repeat(1001)]).stderr, /the topic has 1001 characters, more than 1000: nothing was done/);
+  assert.ok(!fs.existsSync(at("u")));
   const { status, stderr } = chat(["init", "R", "--topic", "second"]);
   assert.equal(status, 1);
   assert.ok(stderr.includes(`channel "r" already exists at ${at("r")}`));

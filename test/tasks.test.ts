@@ -162,7 +162,7 @@ test("tasks: ages are those that were recorded, whatever the dates of the files 
 });
 
 test("tasks: one that two clones claimed is there with both owners, and named", (t) => {
-  const { chat, list, files, ok } = board(t, "task-6.md", "task-7.CLAIMED-alice.md", "task-7.CLAIMED-bob.md", "task-8.DONE-alice.md", "task-8.CLAIMED-bob.md");
+  const { chat, list, files, ok, at } = board(t, "task-6.md", "task-7.CLAIMED-alice.md", "task-7.CLAIMED-bob.md", "task-8.DONE-alice.md", "task-8.CLAIMED-bob.md");
   assert.deepEqual(list().map(({ task, state, owner }) => [task, state, owner]), [
     ["6", "open", null],
     ["7", "claimed", "alice"],
@@ -174,7 +174,7 @@ test("tasks: one that two clones claimed is there with both owners, and named", 
   assert.match(stdout, /1 open, 0 blocked, 3 claimed, 1 done/);
   assert.match(stdout, /claimed {2}task-7 .*; alice/);
   assert.match(stdout, /claimed {2}task-7 .*; bob/);
-  assert.match(stderr, /task-7 is there 2 times: task-7\.CLAIMED-alice\.md, task-7\.CLAIMED-bob\.md/);
+  assert.match(stderr, /task-7 is there 2 times: task-7\.CLAIMED-alice\.md, task-7\.CLAIMED-bob\.md; to settle it: agent-chat release r 7 --as alice$/m);
   assert.match(stderr, /task-8 is there 2 times/);
   const before = files();
   for (const args of [["7"], ["--next", "--steal", "--older-than", "1s"], ["7", "--steal", "--older-than", "1s"]]) chat(["claim", "r", ...args, "--as", "carol"]);
@@ -182,6 +182,12 @@ test("tasks: one that two clones claimed is there with both owners, and named", 
   ok(["release", "r", "7", "--as", "bob"]); // one of them gives in
   assert.equal(chat(["claim", "r", "7", "--as", "carol"]).status, 3);
   ok(["done", "r", "7", "--as", "alice"]);
+  assert.deepEqual(list().filter(({ task }) => task === "7").map(({ state, owner }) => [state, owner]), [["done", "alice"]]);
+  assert.equal(ok(["tasks", "r", "--open", "--json"]), "");
+  const mend = /task-7 is there 2 times: .*; to settle it: rm (.*)$/m.exec(chat(["tasks", "r"]).stderr)![1]!;
+  assert.equal(mend, at("r", "task-7.md"));
+  fs.rmSync(mend);
+  assert.doesNotMatch(chat(["tasks", "r"]).stderr, /task-7/);
 });
 
 test("tasks: --json has the keys that SPEC names, and so has every change", (t) => {
