@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import fs from "node:fs";
 import os from "node:os";
-import { test, type TestContext } from "node:test";
+import { describe, test, type TestContext } from "node:test";
 import { listening, rows, sandbox, until } from "./helpers.ts";
 
 const channel = (t: TestContext) => {
@@ -28,27 +28,29 @@ test("lock: one whose writer is dead on this host is taken over at once, with it
   assert.deepEqual(fs.readdirSync(at("r")).sort(), [".cursors", "0001-alice-t.md", "_meta.json"]);
 });
 
-for (const [what, make] of [
-  ["left empty, in the future", (lock: string) => (fs.mkdirSync(lock), fs.utimesSync(lock, Date.now() / 1e3 + 7200, Date.now() / 1e3 + 7200))],
-  ["left empty, long ago", (lock: string) => (fs.mkdirSync(lock), fs.utimesSync(lock, 1, 1))],
-  ["with a foreign file in it", (lock: string) => (fs.mkdirSync(lock), fs.writeFileSync(`${lock}/.DS_Store`, ""), fs.utimesSync(lock, 1, 1))],
-  ["with a foreign folder in it", (lock: string) => fs.mkdirSync(`${lock}/deep/er`, { recursive: true })],
-  ["that is a plain file", (lock: string) => fs.writeFileSync(lock, "")],
-  ["that is a link to nowhere", (lock: string) => fs.symlinkSync("/nowhere", lock)],
-  ["of a dead pid on another host", (lock: string) => (fs.mkdirSync(lock), fs.writeFileSync(`${lock}/other-host.${deadPid()}.abc.draft`, ""))],
-  ["of a live pid on this host that stopped", (lock: string) => (fs.mkdirSync(lock), fs.writeFileSync(`${lock}/${HOST}.${process.pid}.abc.draft`, ""))],
-] as const) {
-  test(`lock: one ${what} is taken over after 5 s of being watched, not before and not much later`, async (t) => {
-    const { lock, start, at } = channel(t);
-    make(lock);
-    const began = Date.now();
-    const { status, stderr } = await start(["post", "r", "--from", "alice", "--title", "t", "--body", "b"]).ended;
-    const took = Date.now() - began;
-    assert.equal(status, 0, stderr);
-    assert.ok(took >= 5000 && took < 8000, `${took} ms`);
-    assert.deepEqual(fs.readdirSync(at("r")).sort(), [".cursors", "0001-alice-t.md", "_meta.json"]);
-  });
-}
+describe("stale locks", { concurrency: true }, () => {
+  for (const [what, make] of [
+    ["left empty, in the future", (lock: string) => (fs.mkdirSync(lock), fs.utimesSync(lock, Date.now() / 1e3 + 7200, Date.now() / 1e3 + 7200))],
+    ["left empty, long ago", (lock: string) => (fs.mkdirSync(lock), fs.utimesSync(lock, 1, 1))],
+    ["with a foreign file in it", (lock: string) => (fs.mkdirSync(lock), fs.writeFileSync(`${lock}/.DS_Store`, ""), fs.utimesSync(lock, 1, 1))],
+    ["with a foreign folder in it", (lock: string) => fs.mkdirSync(`${lock}/deep/er`, { recursive: true })],
+    ["that is a plain file", (lock: string) => fs.writeFileSync(lock, "")],
+    ["that is a link to nowhere", (lock: string) => fs.symlinkSync("/nowhere", lock)],
+    ["of a dead pid on another host", (lock: string) => (fs.mkdirSync(lock), fs.writeFileSync(`${lock}/other-host.${deadPid()}.abc.draft`, ""))],
+    ["of a live pid on this host that stopped", (lock: string) => (fs.mkdirSync(lock), fs.writeFileSync(`${lock}/${HOST}.${process.pid}.abc.draft`, ""))],
+  ] as const) {
+    test(`lock: one ${what} is taken over after 5 s of being watched, not before and not much later`, async (t) => {
+      const { lock, start, at } = channel(t);
+      make(lock);
+      const began = Date.now();
+      const { status, stderr } = await start(["post", "r", "--from", "alice", "--title", "t", "--body", "b"]).ended;
+      const took = Date.now() - began;
+      assert.equal(status, 0, stderr);
+      assert.ok(took >= 5000 && took < 8000, `${took} ms`);
+      assert.deepEqual(fs.readdirSync(at("r")).sort(), [".cursors", "0001-alice-t.md", "_meta.json"]);
+    });
+  }
+});
 
 test("lock: one that changes while it is watched is not stale", async (t) => {
   const { lock, start, at } = channel(t);

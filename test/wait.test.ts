@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import fs from "node:fs";
-import { test, type TestContext } from "node:test";
+import { describe, test, type TestContext } from "node:test";
 import { ask, claimLater, wait, waitForTasks, openChannel, post, ChatError } from "../chat.ts";
 import { BIN, cleanEnv, listening, rows, sandbox, until, watchChild } from "./helpers.ts";
 
@@ -170,20 +170,22 @@ const orphans: [string, string][] = [
   ["one in a subshell whose shell goes", `bash -c '( "$NODE" "$BIN" wait r --as bob --timeout 20; true ) > out 2> err & sleep 0.5'`],
   ["one behind a pipe whose shell has gone before it began", `bash -c 'sleep 30 | "$NODE" "$BIN" wait r --as bob --timeout 20 > out 2> err &'`],
 ];
-for (const [what, script] of orphans) {
-  test(`wait: ${what} ends without marking`, async (t) => {
-    const { dir, root, send, ok } = channel(t);
-    const env = cleanEnv({ AGENT_CHAT_ROOT: root, NODE: process.execPath, BIN });
-    // In a session of its own, as agents start their shells: where process 1 is in the session, as in a container, an
-    // orphan from before the start looks like its child.
-    spawn("bash", ["-c", script], { cwd: dir, env, stdio: "ignore", detached: true });
-    const err = (): string => (fs.existsSync(`${dir}/err`) ? fs.readFileSync(`${dir}/err`, "utf8") : "");
-    await until("it says that it ends", () => err().includes("has gone: nothing was marked"), 15_000);
-    send("kept");
-    assert.match(ok(["read", "r", "--as", "bob"]), /kept/);
-    assert.equal(fs.readFileSync(`${dir}/out`, "utf8"), "");
-  });
-}
+describe("orphans", { concurrency: true }, () => {
+  for (const [what, script] of orphans) {
+    test(`wait: ${what} ends without marking`, async (t) => {
+      const { dir, root, send, ok } = channel(t);
+      const env = cleanEnv({ AGENT_CHAT_ROOT: root, NODE: process.execPath, BIN });
+      // In a session of its own, as agents start their shells: where process 1 is in the session, as in a container, an
+      // orphan from before the start looks like its child.
+      spawn("bash", ["-c", script], { cwd: dir, env, stdio: "ignore", detached: true });
+      const err = (): string => (fs.existsSync(`${dir}/err`) ? fs.readFileSync(`${dir}/err`, "utf8") : "");
+      await until("it says that it ends", () => err().includes("has gone: nothing was marked"), 15_000);
+      send("kept");
+      assert.match(ok(["read", "r", "--as", "bob"]), /kept/);
+      assert.equal(fs.readFileSync(`${dir}/out`, "utf8"), "");
+    });
+  }
+});
 
 test("wait: --detached goes on without its parent", async (t) => {
   const { dir, root, send } = channel(t);
@@ -211,6 +213,8 @@ test("wait: one whose reader has gone ends early on a socket, on a pipe with the
 
 test("wait: ordinary ways to start one are no orphans", async (t) => {
   const { bash, dir, root, send } = channel(t);
+  const env = cleanEnv({ AGENT_CHAT_ROOT: root, NODE: process.execPath, BIN });
+  const started = (way: string) => watchChild(spawn("bash", ["-c", `ac() { "$NODE" "$BIN" "$@"; }\n${way}`], { cwd: dir, env }));
   const ways = [
     `ac wait r --as bob --timeout 1.5; echo "exit $?"`,
     `ac wait r --as bob --timeout 1.5 < /dev/null; echo "exit $?"`,
@@ -225,7 +229,7 @@ test("wait: ordinary ways to start one are no orphans", async (t) => {
   const inside = `sh -c '"$NODE" "$BIN" wait r --as bob --timeout 1.5 < /dev/null; echo "exit $?"'`; // as sandboxes do
   for (const space of ["unshare -rpf --mount-proc", "unshare -rpf"])
     if (bash(`${space} true 2> /dev/null || echo no`).stdout === "") ways.push(`${space} ${inside}`);
-  for (const way of ways) assert.equal(bash(way, { env: { NODE: process.execPath, BIN } }).stdout, "exit 2\n", way);
+  await Promise.all(ways.map(async (way) => assert.equal((await started(way).ended).stdout, "exit 2\n", way)));
   const detached = spawn(process.execPath, [BIN, "wait", "r", "--as", "bob"], { cwd: dir, env: cleanEnv({ AGENT_CHAT_ROOT: root }), stdio: ["ignore", "pipe", "pipe"], detached: true });
   const running = watchChild(detached);
   await pause(1500);
