@@ -74,7 +74,7 @@ export interface Message {
 export interface Outgoing {
   readonly from: string;
   readonly body: string;
-  readonly to?: readonly string[] | undefined; // none: the author of the message replied to, else everybody
+  readonly to?: readonly string[] | undefined; // empty: everybody; none: the author of what is replied to, else everybody
   readonly title?: string | undefined; // none: the first line of the body
   readonly reply?: number | undefined; // the number of the message this answers
   readonly status?: string | undefined; // a free label; none: discussion
@@ -242,8 +242,9 @@ const SYSTEM: Readonly<Record<string, readonly [ErrorCode, string | undefined]>>
 
 /** Says of a system error what could not be done; every other error passes as it is. */
 function explained(error: unknown, what: string): unknown {
+  if (!(error instanceof Error) || error instanceof ChatError) return error;
   const { syscall, code = "", path: file, message } = error as NodeJS.ErrnoException;
-  if (!(error instanceof Error) || error instanceof ChatError || syscall === undefined) return error;
+  if (syscall === undefined) return error;
   const reason = message.replace(/^\w+: /, "").split(", ")[0];
   const where = file === undefined ? "" : ` ${quoted(file)}`;
   const [known, remedy] = SYSTEM[code] ?? ["io", undefined];
@@ -624,12 +625,19 @@ function pause(ms: number): void {
 /** A folder and those above it; Node's own recursive mkdir never returns below /proc. */
 function makeFolder(folder: string): void {
   try {
-    fs.mkdirSync(folder);
+    makeOneFolder(folder);
   } catch (error) {
-    if (isCode(error, "EEXIST") && fs.statSync(folder).isDirectory()) return;
     if (!isCode(error, "ENOENT") || folder === path.dirname(folder)) throw error;
     makeFolder(path.dirname(folder));
+    makeOneFolder(folder);
+  }
+}
+
+function makeOneFolder(folder: string): void {
+  try {
     fs.mkdirSync(folder);
+  } catch (error) {
+    if (!isCode(error, "EEXIST") || !fs.statSync(folder).isDirectory()) throw error; // else somebody else was quicker
   }
 }
 
@@ -691,6 +699,7 @@ function readRegular(
   const { O_RDONLY, O_NOFOLLOW = 0, O_NONBLOCK = 0 } = fs.constants;
   let fd: number;
   try {
+    if (process.platform === "win32" && fs.lstatSync(file).isSymbolicLink()) return "link"; // no O_NOFOLLOW there
     fd = fs.openSync(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   } catch (error) {
     if (isCode(error, "ELOOP", "EMLINK")) return "link";
@@ -938,6 +947,7 @@ function removeAtLast(remove: (file: string) => void, file: string): void {
       return remove(file);
     } catch (error) {
       if (isCode(error, "ENOENT", "ENOTEMPTY", "EEXIST")) return; // stolen, or another's by now
+      if (process.platform === "win32") pause(10); // as in `persistently`
     }
   }
 }
@@ -1019,8 +1029,9 @@ function steal(lock: string): void {
     const graves = fs.readdirSync(folder).filter((name) => name.startsWith(`${path.basename(lock)}.`));
     for (const name of graves) fs.rmSync(path.join(folder, name), { recursive: true, force: true });
   } catch (error) {
-    // What is busy is waited for; the deadline's error names it.
-    if (!isCode(error, "ENOENT", "EBUSY", "ENOTEMPTY")) throw error;
+    // What is busy is waited for; the deadline's error names it. Windows refuses while the draft in it is open.
+    const busy = isCode(error, "ENOENT", "EBUSY", "ENOTEMPTY");
+    if (!busy && !(process.platform === "win32" && isCode(error, "EPERM", "EACCES"))) throw error;
   }
 }
 
@@ -1074,7 +1085,7 @@ function namesIn(folder: string): string[] {
 
 /**
  * Finds a channel by its name, which may be any safe path segment, in the given or in folded case (SPEC 3.3).
- * `root` is made absolute. Throws `bad_name`, or `no_channel` with the channels there are.
+ * `root` is made absolute. Throws `bad_name`, `no_channel` with the channels there are, `no_access` or `io`.
  */
 export function openChannel(root: string, name: string): Channel {
   const base = absolute(root);
@@ -1082,7 +1093,7 @@ export function openChannel(root: string, name: string): Channel {
     throw new ChatError("bad_name", `${quoted(name)} is not a name of a channel`, "agent-chat channels");
   const spelled = [name, foldName(name)];
   const found = explaining(`open channel ${quoted(name)}`, () => spelled.find((n) => isChannel(path.join(base, n))));
-  if (found !== undefined) return channelIn(base, found);
+  if (found !== undefined) return channelIn(base, asOnDisk(base, found));
   const odd = spelled.map((n) => metaPath(path.join(base, n))).find(isThere); // init would not make the channel either
   if (odd !== undefined)
     throw new ChatError("no_channel", `no channel ${quoted(name)}: ${quoted(odd)} is no regular file`);
@@ -1093,6 +1104,17 @@ export function openChannel(root: string, name: string): Channel {
     near === undefined ? `agent-chat init ${shellWord(name)} --root ${shellWord(base)}` : `use ${quoted(near)}`;
   const swap = near === undefined ? undefined : ([name, near] as const);
   throw new ChatError("no_channel", `no channel ${quoted(name)} in ${base}; ${there}`, mend, swap);
+}
+
+/** A folder's name as it is spelled there: some disks find it under other cases and forms of its letters too. */
+function asOnDisk(base: string, name: string): string {
+  const plain = (text: string): string => text.normalize("NFC").toLowerCase();
+  try {
+    const names = fs.readdirSync(base);
+    return names.includes(name) ? name : (names.find((other) => plain(other) === plain(name)) ?? name);
+  } catch {
+    return name; // not for us to list
+  }
 }
 
 const NO_META: Meta = { members: [], topic: "", created: "", problem: undefined };
@@ -1189,7 +1211,7 @@ export interface NewChannel extends Blocking {
 
 /**
  * Makes a channel, and its root where there is none. Names are folded to their legal form.
- * Throws `bad_name`, `too_big`, or `channel_exists`.
+ * Throws `bad_name`, `too_big`, `channel_exists`, `locked`, `no_access`, `no_space` or `io`.
  */
 export async function createChannel(
   root: string,
@@ -1205,6 +1227,7 @@ export async function createChannel(
     null,
     2,
   );
+  signal?.throwIfAborted();
   await explainingLater(`create channel ${quoted(legal)}`, async () => {
     if (isChannel(channel.path)) throw existsAlready(channel);
     makeFolder(path.join(channel.path, ".cursors"));
@@ -1255,7 +1278,10 @@ function placeMeta(channel: Channel, draft: Draft, text: string): void {
   }
 }
 
-/** Adds an agent to a channel's members; everything else in its `_meta.json` stays. Throws `bad_name`, `bad_meta`, `locked`, `io`. */
+/**
+ * Adds an agent to a channel's members; everything else in its `_meta.json` stays.
+ * Throws `bad_name`, `bad_meta`, `locked`, `gone`, `no_access`, `no_space` or `io`.
+ */
 export async function join(channel: Channel, agent: string, { signal }: Blocking = {}): Promise<Meta> {
   const name = parseName("member", agent);
   const added = (members: readonly string[]): readonly string[] =>
@@ -1339,7 +1365,7 @@ export interface Listing {
 /**
  * The one place that lists a channel's messages. A folder's listing is no snapshot: an entry added behind the reader's
  * position is missed while a later one is seen; so where numbers are missing, it looks once more (SPEC 5.7).
- * Throws `gone` where the folder is no longer there.
+ * Throws `gone` where the folder is no longer there, `no_access` or `io`.
  */
 export function listMessages(channel: Channel): Listing {
   const names = listNames(channel);
@@ -1422,7 +1448,10 @@ function findMessages(channel: Channel, seq: number): Message[] {
   throw new ChatError("no_message", message, `agent-chat peek ${shellWord(channel.name)}`);
 }
 
-/** The last `count` messages, oldest first, and notes on what only looks like one. Marks nothing. */
+/**
+ * The last `count` messages, oldest first, and notes on what only looks like one. Marks nothing. Throws like
+ * `listMessages`.
+ */
 export function lastMessages(channel: Channel, count: number): { messages: Message[]; notes: string[] } {
   const { listing, open } = listedNow(channel);
   return lastOf(channel, listing, count, open);
@@ -1575,6 +1604,7 @@ function publish(channel: Channel, draft: Draft, seen: Glance | undefined, unnum
       return message;
     } catch (error) {
       if (!isCode(error, "EEXIST")) throw error;
+      assertHeld(draft); // else the file may be that of the name: NFS lost the answer before the theft
       fs.ftruncateSync(draft.fd);
     }
   }
@@ -1774,6 +1804,7 @@ export function parseCursor(text: string): Cursor | undefined {
   return ranges.some(([low, high]) => low > high) ? undefined : toCursor(ranges, files);
 }
 
+/** The one form in which a cursor is written (SPEC 6.2). */
 export function formatCursor({ ranges, files }: Cursor): string {
   const [first] = ranges;
   if (ranges.length + files.size === 0) return "0";
@@ -1842,14 +1873,14 @@ function readCursor(channel: Channel, agent: Name): CursorFile {
 /**
  * Adds what was shown, and what was not for the agent, to its cursor. Two sessions under one name never undo each
  * other: what is on disk is read again and united, under a lock of the cursor's own (SPEC 6.4).
- * Throws `locked`, `no_access`, `no_space` or `io`; then nothing was marked and all of it will be shown again.
+ * Throws `locked`, `gone`, `no_access`, `no_space` or `io`; then nothing was marked and all of it will be shown again.
  */
 export async function mark(batch: Batch, shown: readonly Entry[], { signal }: Blocking = {}): Promise<void> {
   const { channel, agent } = batch;
   await explainingLater(`mark messages as shown to ${agent}`, async () => {
     await settleBrought(batch, signal);
     for (let settled = false; !settled;) {
-      if (readTransit(channel) !== undefined) await withNumbers(channel, signal, () => {});
+      if (isMoving(channel)) await withNumbers(channel, signal, () => {});
       let now = numbering(channel);
       const grown = (): string | undefined => {
         now = numbering(channel);
@@ -1885,13 +1916,14 @@ export interface Position {
 
 /**
  * Moves a cursor by hand: to a set such as `1-8,10-12`, to `all` that is there, or to `none`.
- * Throws `bad_value` for what is no set, or reaches past the newest message; `locked`, `no_access`, `no_space` or `io`.
+ * Throws `bad_value` for what is no set, or reaches past the newest message; `bad_name`, `locked`, `gone`, `no_access`,
+ * `no_space` or `io`.
  */
 export async function setCursor(channel: Channel, agent: string, to: string, { signal }: Blocking = {}): Promise<void> {
   const name = parseName("agent", agent);
   const set = (): string => formatCursor(cursorFrom(channel, to.replace(/\s/g, "")));
   await explainingLater(`move the cursor of ${name}`, async () => {
-    if (readTransit(channel) !== undefined) await withNumbers(channel, signal, () => {});
+    if (isMoving(channel)) await withNumbers(channel, signal, () => {});
     await rewrite(channel, name, cursorPath(channel, name), set, signal);
   });
 }
@@ -2000,9 +2032,11 @@ function isSameNumbering(a: Numbering, b: Numbering): boolean {
   return a.size === b.size && a.under?.id === b.under?.id;
 }
 
+const isMoving = (channel: Channel): boolean => fs.existsSync(transitPath(channel));
+
+/** What is being carried out, for readers: one that they may not look into stops none of them. */
 function readTransit(channel: Channel): Transit | undefined {
-  const file = transitPath(channel);
-  return fs.existsSync(file) ? parseTransit(readIfPossible(file)) : undefined;
+  return isMoving(channel) ? parseTransit(readIfPossible(transitPath(channel))) : undefined;
 }
 
 function parseTransit(text: string): Transit | undefined {
@@ -2053,7 +2087,10 @@ function without(ranges: Cursor["ranges"], numbers: readonly number[]): [number,
   return left;
 }
 
-/** Runs `body` under the lock of a channel, once what a killed renumbering left has been finished. */
+/**
+ * Runs `body` under the lock of a channel, once what a killed renumbering left has been finished. Throws where that
+ * cannot be read: the numbers that it gives are taken (SPEC 5.10).
+ */
 function withNumbers<T>(
   channel: Channel,
   signal: AbortSignal | undefined,
@@ -2061,7 +2098,7 @@ function withNumbers<T>(
   glance?: () => Glance | undefined,
 ): Promise<T> {
   const settled = (draft: Draft, seen: Glance | undefined): T | Promise<T> => {
-    const transit = readTransit(channel);
+    const transit = isMoving(channel) ? parseTransit(fs.readFileSync(transitPath(channel), "utf8")) : undefined;
     if (transit === undefined) return body(draft, seen);
     return finishTransit(channel, draft, transit, signal).then(() => body(draft, seen));
   };
@@ -2144,12 +2181,12 @@ function carryOut(channel: Channel, draft: Draft, transit: Transit): void {
 function carry(channel: Channel, draft: Draft, move: Move): void {
   const [old, next] = [path.join(channel.path, move.from), path.join(channel.path, move.to)];
   if (fs.existsSync(old)) {
-    const before = fs.readFileSync(old, "utf8");
-    const text = readdressed(before, move);
+    const before = fs.readFileSync(old);
+    const text = Buffer.from(readdressed(before.toString("latin1"), move), "latin1");
     if (move.from !== move.to) {
       if (!placeOnce(draft, text, next)) return; // something else has that name: both stay
       removeIfPresent(fs.unlinkSync, old);
-    } else if (text !== before) placeHeld(draft, text, old, fs.renameSync);
+    } else if (!text.equals(before)) placeHeld(draft, text, old, fs.renameSync);
   }
   if (move.from !== move.to) moveFiles(channel, move);
 }
@@ -2165,7 +2202,7 @@ function placeOnce(draft: Draft, text: string | Uint8Array, to: string, flush = 
   }
 }
 
-/** A message's text with its new number, in its header and in the paths of its attachments. */
+/** A message with its new number, in its header and in the paths of its attachments; each character is a byte. */
 function readdressed(text: string, { from, to, reply, files, told }: Move): string {
   const [was, seq] = [toEntry(from).seq, toEntry(to).seq];
   const end = /\n\s*---\s*(\n|$)/.exec(text)?.index ?? text.length;
@@ -2233,9 +2270,13 @@ function nowAnswering(channel: Channel, message: Message, before: Numbering): Me
 
 /** What had a number before numbers changed, for who still knows it by that one. */
 function movedNotes(channel: Channel, seq: number): string[] {
-  const moves = changesSince(channel, 0, undefined, numbering(channel)).flatMap((change) => change.moves);
-  const gone = moves.filter(({ from, to }) => from !== to && toEntry(from).seq === seq);
-  return gone.map(({ from, to }) => `what was ${from} is ${to} now`);
+  const gone = new Map<string, string>();
+  for (const { moves } of changesSince(channel, 0, undefined, numbering(channel))) {
+    const names = new Map(moves.map(({ from, to }) => [from, to]));
+    for (const [was, is] of gone) gone.set(was, names.get(is) ?? is);
+    for (const [from, to] of names) if (from !== to && toEntry(from).seq === seq) gone.set(from, to);
+  }
+  return [...gone].map(([was, is]) => `what was ${was} is ${is} now`);
 }
 
 /** A message that got another number, or, with the same one, now answers another. */
@@ -2614,7 +2655,8 @@ function sharedNotes(shared: ReadonlyMap<number, number>, messages: readonly Mes
  * Needs neither the lock nor write access. Throws `bad_name`, `gone`, `no_access` or `io`.
  */
 export function read(channel: Channel, agent: string): Batch {
-  return look(openReader(channel, parseName("agent", agent)));
+  const name = parseName("agent", agent);
+  return explaining(`read ${quoted(channel.name)}`, () => look(openReader(channel, name)));
 }
 
 /** Where an agent stands in a channel: what it has been shown, and how much it has not. Throws like `read`. */
@@ -2723,7 +2765,7 @@ const statusPath = (channel: Channel, agent: string): string => path.join(channe
 
 /**
  * Says what an agent is doing, for so many seconds; undefined takes it back. Nothing is posted.
- * Throws `bad_name`, `too_big`, `locked`, `no_access`, `no_space` or `io`.
+ * Throws `bad_name`, `bad_value`, `too_big`, `gone`, `locked`, `no_access`, `no_space` or `io`.
  */
 export async function setStatus(
   channel: Channel,
@@ -2736,6 +2778,7 @@ export async function setStatus(
     explaining(`take back the status of ${name}`, () => removeIfPresent(fs.unlinkSync, statusPath(channel, name)));
     return undefined;
   }
+  assertSeconds("how long a status holds,", String(said.seconds), said.seconds);
   const now = Date.now();
   const [since, until] = [timestamp(new Date(now)), timestamp(new Date(now + said.seconds * 1000))];
   const status = headerLine("status", said.status);
@@ -2746,7 +2789,7 @@ export async function setStatus(
   return whole;
 }
 
-/** What an agent has said of itself, if it has not expired. */
+/** What an agent has said of itself, if it has not expired. Throws nothing. */
 export function currentStatus(channel: Channel, agent: string): Status | undefined {
   if (!isName(agent)) return undefined;
   try {
@@ -2888,7 +2931,10 @@ function tasksOf(channel: Channel, agent: string): string[] {
   return [...taskFiles(channel)].filter(([, files]) => files.some(isTheirs)).map(([id]) => id);
 }
 
-/** Everybody who is a member, or has posted, read, waited, said a status or taken a task here; by name. */
+/**
+ * Everybody who is a member, or has posted, read, waited, said a status or taken a task here; by name.
+ * Throws `gone`, `no_access` or `io`.
+ */
 export function agentsOf(channel: Channel): string[] {
   return explaining(`see who is in ${quoted(channel.name)}`, () => {
     const authors = listMessages(channel).entries.flatMap((entry) => {
@@ -3787,7 +3833,7 @@ export interface Claiming extends Blocking {
 /**
  * Takes a task: one rename, decided under the channel's lock (SPEC 7). Asked again by its owner: `already`.
  * Throws `taken` naming the owner, `blocked`, `reserved`, `not_stale`, `no_task` naming the open ones, `bad_name`,
- * `locked`, `no_access` or `io`.
+ * `bad_value`, `locked`, `gone`, `no_access`, `no_space` or `io`.
  */
 export async function claim(channel: Channel, agent: string, task: string, how: Claiming = {}): Promise<Claim> {
   const [name, id] = [parseName("agent", agent), parseTask(task)];
@@ -3816,6 +3862,7 @@ async function takeTask(
   choose: () => string,
   { older, signal }: Claiming,
 ): Promise<Claim> {
+  assertSeconds("older", String(older), older ?? 0);
   const renamed: Renamed = { id: undefined, here: false, kept: false };
   return explainingLater(`claim a task of ${quoted(channel.name)}`, () =>
     withNumbers(channel, signal, (draft) => {
@@ -4169,7 +4216,7 @@ export interface Pause {
 
 const pausePath = (channel: Channel): string => path.join(channel.path, "_paused.md");
 
-/** The pause of a channel, if there is one. */
+/** The pause of a channel, if there is one. Throws `no_access` or `io`. */
 export function currentPause(channel: Channel): Pause | undefined {
   const look = (): fs.Stats | undefined => fs.lstatSync(pausePath(channel), { throwIfNoEntry: false });
   if (explaining("see whether tasks are paused", look) === undefined) return undefined;
@@ -4199,7 +4246,7 @@ export async function pauseTasks(channel: Channel, agent: string, why = "", { si
   return currentPause(channel) ?? { from: name, ts: timestamp(), body };
 }
 
-/** Ends a pause; returns it, or undefined where there was none. */
+/** Ends a pause; returns it, or undefined where there was none. Throws `locked`, `gone`, `no_access`, `no_space` or `io`. */
 export async function resumeTasks(channel: Channel, { signal }: Blocking = {}): Promise<Pause | undefined> {
   return explainingLater(`resume ${quoted(channel.name)}`, () =>
     withNumbers(channel, signal, () => {
@@ -4226,6 +4273,7 @@ export async function claimLater(
   how: WaitingForTasks = {},
 ): Promise<Claim> {
   const [name, id] = [parseName("agent", agent), task === undefined ? undefined : parseTask(task)];
+  assertSeconds("older", String(how.older), how.older ?? 0);
   const waiter = openWaiter([channel], name, how, id === undefined ? "" : `task-${id}`);
   openWatches(waiter);
   let why = "";

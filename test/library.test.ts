@@ -99,3 +99,126 @@ test("library: where there are no hard links a post still appears whole, numbere
   assert.equal(fs.readFileSync(`${review.path}/0001-alice-t.md`, "utf8"), "mine");
   assert.deepEqual(chat.lastMessages(review, 9).messages.map(({ body }) => body).sort(), ["a\n", "b\n", "c\n"]);
 });
+
+test("library: a signal's reason is what is thrown, whatever it is, and an aborted createChannel makes nothing", async (t) => {
+  const review = await channel(t);
+  const reasons = [null, "no", new Error("no")];
+  for (const reason of reasons) {
+    const signal = AbortSignal.abort(reason);
+    for (const action of [
+      () => chat.post(review, { from: "alice", body: "x" }, { signal }),
+      () => chat.createChannel(review.root, "new", { signal }),
+      () => chat.wait([review], "bob", { signal }),
+    ]) {
+      const thrown = await action().then(() => "nothing", (error: unknown) => error);
+      assert.equal(thrown, reason, String(action));
+    }
+  }
+  assert.deepEqual(fs.readdirSync(review.root).sort(), [".gitattributes", ".gitignore", "r"]);
+});
+
+test("library: channels made at once in a root that is not there yet are all made", async (t) => {
+  const { root } = sandbox(t);
+  const real = fs.mkdirSync;
+  t.mock.method(fs, "mkdirSync", ((folder: string) => {
+    real(folder);
+    if (!folder.endsWith(".lock")) real(folder); // somebody else was quicker by this much: EEXIST
+  }) as typeof fs.mkdirSync);
+  const made = await chat.createChannel(`${root}/a/b`, "r");
+  t.mock.restoreAll();
+  assert.deepEqual(chat.listChannels(`${root}/a/b`), [made]);
+});
+
+test("library: a channel has the name of its folder, where the disk takes other cases and forms for the same", async (t) => {
+  const review = await channel(t);
+  fs.cpSync(review.path, `${review.root}/Cafe\u0301`, { recursive: true });
+  const real = fs.lstatSync;
+  t.mock.method(fs, "lstatSync", ((file: string, how?: fs.StatSyncOptions) =>
+    real(file.replace("/R/", "/r/").replace(/\/caf\u00e9\//i, "/Cafe\u0301/"), how)) as typeof fs.lstatSync);
+  const names = ["R", "r", "Caf\u00e9", "CAF\u00c9"].map((name) => chat.openChannel(review.root, name).name);
+  t.mock.restoreAll();
+  assert.deepEqual(names, ["r", "r", "Cafe\u0301", "Cafe\u0301"]);
+});
+
+test("library: a time that is no number of seconds is a bad_value, and neither steals nor says anything", async (t) => {
+  const review = await channel(t);
+  await chat.createTask(review, { from: "alice", title: "t" });
+  await chat.claim(review, "alice", "1");
+  for (const time of [NaN, -1, Infinity, 1e300]) {
+    const actions = [
+      () => chat.setStatus(review, "bob", { status: "busy", seconds: time }),
+      () => chat.claim(review, "bob", "1", { older: time }),
+      () => chat.claimNext(review, "bob", { older: time }),
+      () => chat.claimLater(review, "bob", "1", { older: time, timeout: 0 }),
+      () => chat.wait([review], "bob", { timeout: time }),
+    ];
+    for (const action of actions) await assert.rejects(action, { code: "bad_value" }, `${time} ${action}`);
+  }
+  assert.equal(chat.listTasks(review)[0]!.owner, "alice");
+  assert.equal(chat.currentStatus(review, "bob"), undefined);
+});
+
+/** A channel in which two messages had #1, settled. */
+async function renumbered(t: TestContext): Promise<chat.Channel> {
+  const review = await channel(t);
+  const text = (body: string): Buffer => Buffer.concat([Buffer.from("---\nseq: 1\nfrom: bob\n---\n"), Buffer.from(body, "latin1")]);
+  fs.writeFileSync(`${review.path}/0001-bob-a.md`, text("a\n"));
+  fs.writeFileSync(`${review.path}/0001-bob-b.md`, text("\xc3\xa9 \xff _files/0001/x\n"));
+  await chat.renumber(review);
+  return review;
+}
+
+test("renumber: a body that is not UTF-8 keeps its bytes", async (t) => {
+  const review = await renumbered(t);
+  const bytes = fs.readFileSync(`${review.path}/0002-bob-b.md`, "latin1");
+  assert.equal(bytes, "---\nseq: 2\nfrom: bob\nwas: 1\n---\n\xc3\xa9 \xff _files/0001/x\n");
+});
+
+test("renumber: what was moved twice is named by where it is now", async (t) => {
+  const review = await renumbered(t);
+  fs.writeFileSync(`${review.path}/0002-bob-a.md`, "---\nseq: 2\nfrom: bob\n---\na\n");
+  await chat.renumber(review);
+  const { notes } = await chat.post(review, { from: "alice", body: "x", reply: 1 });
+  assert.deepEqual(notes, ["what was 0001-bob-b.md is 0003-bob-b.md now"]);
+});
+
+test("renumber: one under way that cannot be read stops who gives numbers or marks, and no reader", async (t) => {
+  const review = await channel(t);
+  await chat.post(review, { from: "alice", body: "x" });
+  const batch = chat.read(review, "bob");
+  fs.writeFileSync(`${review.path}/.cursors/.moving`, JSON.stringify({ id: "i", moves: [], shared: [], fresh: [] }));
+  const real = fs.openSync;
+  const read = fs.readFileSync;
+  const refuse = (file: unknown): void => {
+    if (!String(file).endsWith(".moving")) return;
+    throw Object.assign(new Error("EACCES: permission denied, open"), { code: "EACCES", syscall: "open", path: String(file) });
+  };
+  t.mock.method(fs, "openSync", ((...args: Parameters<typeof fs.openSync>) => (refuse(args[0]), real(...args))) as typeof fs.openSync);
+  t.mock.method(fs, "readFileSync", ((...args: Parameters<typeof fs.readFileSync>) => (refuse(args[0]), read(...args))) as typeof fs.readFileSync);
+  const seen = chat.read(review, "bob").messages.length;
+  const actions = [
+    () => chat.post(review, { from: "alice", body: "y" }),
+    () => chat.mark(batch, batch.messages),
+    () => chat.setCursor(review, "bob", "all"),
+    () => chat.renumber(review),
+  ];
+  for (const action of actions) await assert.rejects(action, { code: "no_access" }, String(action));
+  t.mock.restoreAll();
+  assert.equal(seen, 1);
+  assert.deepEqual(fs.readdirSync(review.path).sort(), ["0001-alice-x.md", ".cursors", "_meta.json"].sort());
+  assert.deepEqual(fs.readdirSync(`${review.path}/.cursors`), [".moving"]);
+});
+
+test("library: a record of changes that cannot be read is a ChatError for readers", async (t) => {
+  const review = await renumbered(t);
+  const real = fs.readFileSync;
+  t.mock.method(fs, "readFileSync", ((...args: Parameters<typeof fs.readFileSync>) => {
+    if (!String(args[0]).endsWith(".moved")) return real(...args);
+    throw Object.assign(new Error("EIO: i/o error, read"), { code: "EIO", syscall: "read" });
+  }) as typeof fs.readFileSync);
+  fs.writeFileSync(`${review.path}/.cursors/bob.txt`, "1");
+  const actions = [() => chat.read(review, "carol"), () => chat.position(review, "carol")];
+  fs.writeFileSync(`${review.path}/.cursors/carol.txt`, "1");
+  for (const action of actions) assert.throws(action, { code: "io" });
+  t.mock.restoreAll();
+});
