@@ -1749,7 +1749,12 @@ function refuseRecipient(channel: Channel, { members }: Meta, { name, near, hint
 }
 
 function hasPosted(channel: Channel, name: string): boolean {
-  return firstBy(channel, listMessages(channel).entries, name, () => true) !== undefined;
+  const { entries } = listMessages(channel);
+  try {
+    return firstBy(channel, entries, name, () => true) !== undefined;
+  } catch {
+    return true; // a file that bears the name, and cannot be read: it may be theirs, and is nothing to fail for
+  }
 }
 
 /** The first of an agent's messages that is as asked; only files that bear its name are opened. Throws the system's error. */
@@ -6659,8 +6664,7 @@ export const COMMANDS = {
         torn(channel, all).forEach(call.note);
         const pause = currentPause(channel);
         if (call.json && pause !== undefined) call.note(`${channel.name} is ${pauseWords(pause)}`);
-        const rows = tasks.map((task) => JSON.stringify(task)).join("\n");
-        const text = call.json ? (rows === "" ? "" : `${rows}\n`) : `${visible(boardText(channel, tasks))}\n`;
+        const text = call.json ? boardRows(channel, tasks) : `${visible(boardText(channel, tasks))}\n`;
         if (text !== "") await print(text);
       }
     },
@@ -7391,6 +7395,22 @@ function describe(channel: Channel, name: Name | undefined, note: Note): Row {
 const DONE_SHOWN = 5; // finished tasks on one screen
 const SHOWN = 10; // others, of each state
 
+/** What is known of those who have one of these tasks now. */
+function ownersOf(channel: Channel, tasks: readonly Task[]): Map<string, Presence> {
+  const names = tasks.filter(({ state }) => state === "claimed").map(({ owner }) => owner!);
+  return new Map(presence(channel, [...new Set(names)]).map((one) => [one.agent, one]));
+}
+
+/** A channel's tasks, for programs: with each that is claimed, what is known of its owner. */
+function boardRows(channel: Channel, tasks: readonly Task[]): string {
+  const owners = ownersOf(channel, tasks);
+  const row = (task: Task): object => {
+    const one = task.state === "claimed" ? owners.get(task.owner!) : undefined;
+    return one === undefined ? task : { ...task, presence: one };
+  };
+  return tasks.map((task) => `${JSON.stringify(row(task))}\n`).join("");
+}
+
 /** A channel's tasks, at a glance. */
 function boardText(channel: Channel, tasks: readonly Task[]): string {
   const states = ["open", "blocked", "claimed", "done"] as const;
@@ -7403,8 +7423,7 @@ function boardText(channel: Channel, tasks: readonly Task[]): string {
     const rest = of(state).length - parts[i]!.length;
     return rest === 0 || state === "done" ? [] : [`${rest} more ${state}`];
   });
-  const names = [...new Set(of("claimed").map(({ owner }) => owner!))];
-  const owners = new Map(presence(channel, names).map((one) => [one.agent, one]));
+  const owners = ownersOf(channel, tasks);
   const rows = parts.flat().map((task) => `  ${taskLine(task, owners.get(task.owner ?? ""))}`);
   const rest = more.length === 0 ? [] : [`  ${more.join(", ")}: --json has all`];
   return [head, ...paused, ...rows, ...rest].join("\n");

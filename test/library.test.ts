@@ -222,3 +222,19 @@ test("library: a record of changes that cannot be read is a ChatError for reader
   for (const action of actions) assert.throws(action, { code: "io" });
   t.mock.restoreAll();
 });
+
+test("post: a file that bears a recipient's name and cannot be read stops neither a post to them nor a wait for them", async (t) => {
+  const { root } = sandbox(t);
+  const open = await chat.createChannel(root, "open");
+  await chat.post(open, { from: "carl", body: "x" });
+  const real = fs.openSync;
+  t.mock.method(fs, "openSync", ((...args: Parameters<typeof fs.openSync>) => {
+    if (!String(args[0]).includes("-carl-")) return real(...args);
+    throw Object.assign(new Error("EACCES: permission denied, open"), { code: "EACCES", syscall: "open" });
+  }) as typeof fs.openSync);
+  const { message, notes } = await chat.post(open, { from: "alice", to: ["carl"], body: "y" });
+  const other = await chat.post(open, { from: "alice", to: ["dora"], body: "y" });
+  t.mock.restoreAll();
+  assert.deepEqual([message.seq, message.to, notes], [2, ["carl"], []]);
+  assert.deepEqual(other.notes, ['"dora" has never posted or read in "open"']);
+});

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import fs from "node:fs";
 import { test, type TestContext } from "node:test";
-import { claim, claimNext, createTask, lastMessages, listTasks, openChannel, type Message, type NewTask, type Task } from "../chat.ts";
+import { claim, claimNext, createTask, lastMessages, listTasks, openChannel, type Message, type NewTask, type Presence, type Task } from "../chat.ts";
 import { BIN, cleanEnv, listening, random, REFERENCE, rows, sandbox, until, watchChild, type Result, type Running } from "./helpers.ts";
 
 const SEED = Number(process.env["SEED"] ?? Date.now() % 1e9);
@@ -205,6 +205,10 @@ test("tasks: --json has the keys that SPEC names, and so has every change", (t) 
   assert.deepEqual(hand, { channel: "r", task: "hand", file: "task-hand.md", path: path("task-hand.md"), state: "open", title: "By hand", from: "", for: [], after: [], priority: "normal", owner: null, since: null });
   const file = "task-1.CLAIMED-bob.md";
   assert.deepEqual(rows(ok(["claim", "r", "1", "--as", "bob", "--json"])), [{ channel: "r", task: "1", file, path: path(file), owner: "bob", already: false }]);
+  ok(["status", "r", "--as", "bob", "--set", "busy"]);
+  const [claimed, open] = rows<Task & { presence: Presence }>(ok(["tasks", "r", "--json"]));
+  assert.deepEqual([Object.keys(claimed!), Object.keys(open!)], [[...keys, "presence"], keys]);
+  assert.deepEqual([claimed!.presence.agent, claimed!.presence.waiting, claimed!.presence.status?.status], ["bob", null, "busy"]);
   const ended = rows<Task & { already: boolean; message: { seq: number; to: string[] } }>(ok(["done", "r", "1", "--as", "bob", "--json"]))[0]!;
   assert.deepEqual(Object.keys(ended), [...keys, "already", "message"]);
   assert.deepEqual([ended.state, ended.owner, ended.already, ended.message], ["done", "bob", false, { seq: 1, to: ["alice"] }]);
