@@ -18,6 +18,7 @@
 type NeedsNode = "chat.ts needs Node 22.18 or later; on Node 20 use: npx agent-chat";
 
 import { isUtf8 } from "node:buffer"; // No module? {"type":"module"} is missing in a package.json beside chat.ts.
+import { setMaxListeners } from "node:events";
 import fs from "node:fs";
 import os from "node:os";
 import path from "node:path";
@@ -798,6 +799,7 @@ function removeIfPresent(remove: (file: string) => void, file: string): void {
 const TIMER_MAX_MS = 2 ** 31 - 1; // a longer timer fires at once
 
 function sleep(ms: number, signal?: AbortSignal): Promise<void> {
+  if (signal !== undefined) setMaxListeners(0, signal); // many may share one: no leak, of which Node would warn
   return new Promise((resolve, reject) => {
     const stop = (): void => {
       clearTimeout(timer);

@@ -238,3 +238,16 @@ test("post: a file that bears a recipient's name and cannot be read stops neithe
   assert.deepEqual([message.seq, message.to, notes], [2, ["carl"], []]);
   assert.deepEqual(other.notes, ['"dora" has never posted or read in "open"']);
 });
+
+test("library: one signal may stop any number of calls, and Node warns of nothing", async (t) => {
+  const review = await channel(t);
+  const warned = t.mock.method(process, "emitWarning", () => {});
+  const stop = new AbortController();
+  fs.mkdirSync(`${review.path}/_seq.lock`);
+  const posts = Array.from({ length: 20 }, () => chat.post(review, { from: "alice", body: "x" }, { signal: stop.signal }));
+  const waits = Array.from({ length: 20 }, () => chat.wait([review], "bob", { signal: stop.signal }));
+  setTimeout(() => stop.abort(), 10);
+  for (const { status } of await Promise.allSettled([...posts, ...waits])) assert.equal(status, "rejected");
+  t.mock.restoreAll();
+  assert.deepEqual(warned.mock.calls.map(({ arguments: [warning] }) => String(warning)), []);
+});
