@@ -4467,7 +4467,7 @@ async function runGit({ cwd, env, signal, silence }: GitPlace, args: readonly st
       last ??= setTimeout(() => endAll(child, group, "SIGKILL"), GIT_END_MS);
     };
     const quiet = new ChatError("remote", `the remote said nothing for ${silence} s (git ${args[0]})`);
-    const timer = how.remote ? setInterval(() => stop(quiet), silence * 1000) : undefined;
+    const timer = how.remote ? setInterval(() => stop(quiet), Math.min(silence * 1000, TIMER_MAX_MS)) : undefined;
     const onAbort = (): void => stop(signal?.reason);
     signal?.addEventListener("abort", onAbort, { once: true });
     child.stdout.on("data", (bytes: Buffer) => (out.push(bytes), timer?.refresh()));
@@ -4993,10 +4993,12 @@ interface Place {
 /**
  * Takes in what the remote has, puts what was not pushed after it, and pushes; the remote decides what came first.
  * Throws `no_git`, `no_repo`, `no_remote`, `remote`, `unpushed` where something stays here for the next sync, `git`,
- * `locked`, `no_access`, `no_space` or `io`; then the next sync goes on from there.
+ * `bad_value`, `locked`, `no_access`, `no_space` or `io`; then the next sync goes on from there.
  */
 export async function sync(root: string, how: Syncing = {}): Promise<Synced> {
   const base = absolute(root);
+  parseCount("tries", String(how.tries ?? SYNC_TRIES));
+  assertSeconds("timeout", String(how.timeout), how.timeout ?? 0);
   return explainingLater(`sync ${quoted(base)}`, async () => {
     if (how.init !== undefined) await initRepo(base, how.init, how);
     const repo = await openRepo(base, how);

@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import fs from "node:fs";
 import path from "node:path";
 import { test } from "node:test";
+import { sync } from "../chat.ts";
 import { listening, rows } from "./helpers.ts";
 import { AC, assertLinear, fleet, gitThatFirst, pair } from "./machines.ts";
 
@@ -255,4 +256,13 @@ test("sync: members who joined or left on either side, and keys nobody here know
     };
     assert.deepEqual([meta.members.sort(), meta.extra], [["bob", "cat", "dan", "eve"], { a: 1 }]);
   }
+});
+
+test("sync: a --timeout longer than a timer can be is no time-out at once, and a library's numbers are checked", async (t) => {
+  const [here] = pair(fleet(t));
+  here.post("ann", "first");
+  const { status, stderr } = here.chat(["sync", "--timeout", "9999999"]);
+  assert.deepEqual([status, stderr], [0, ""]);
+  for (const how of [{ tries: 0 }, { tries: NaN }, { timeout: NaN }, { timeout: -1 }])
+    await assert.rejects(sync(here.root, how), { code: "bad_value" });
 });
