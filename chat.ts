@@ -2785,7 +2785,7 @@ export async function setStatus(
     explaining(`take back the status of ${name}`, () => removeIfPresent(fs.unlinkSync, statusPath(channel, name)));
     return undefined;
   }
-  assertSeconds("how long a status holds,", String(said.seconds), said.seconds);
+  assertSeconds("how long a status holds,", String(said.seconds), said.seconds, AGE_MAX_S);
   const now = Date.now();
   const [since, until] = [timestamp(new Date(now)), timestamp(new Date(now + said.seconds * 1000))];
   const status = headerLine("status", said.status);
@@ -3023,6 +3023,7 @@ function repliesTo(
 const TIMEOUT_S = 100; // agents' shells kill a command at 120 s unless told otherwise
 const INTERVAL_S = 0.2;
 const SECONDS_MAX = 1e9; // every wait has an end, and one that a date can tell
+const AGE_MAX_S = 1e11; // what is said to last, or to have lasted: a million days, and a year of four digits
 const INTERVAL_MIN_S = 0.02;
 const INTERVAL_MAX_S = 60;
 const FRESH_MS = 2_000; // a folder's mtime may be this coarse: one so young may hide a second change
@@ -3042,9 +3043,9 @@ export interface Waiting extends Blocking, Filter {
   readonly onNote?: Note | undefined; // told once of each file that stays odd
 }
 
-function assertSeconds(what: string, given: string, seconds: number): void {
-  if (seconds >= 0 && seconds <= SECONDS_MAX) return;
-  throw new ChatError("bad_value", `${what} ${quoted(given)} is not a number of seconds from 0 to ${SECONDS_MAX}`);
+function assertSeconds(what: string, given: string, seconds: number, most = SECONDS_MAX): void {
+  if (seconds >= 0 && seconds <= most) return;
+  throw new ChatError("bad_value", `${what} ${quoted(given)} is not a number of seconds from 0 to ${most}`);
 }
 
 /** Thrown by `wait`: `timeout`, or `stuck` where nobody would ever write. */
@@ -3869,7 +3870,7 @@ async function takeTask(
   choose: () => string,
   { older, signal }: Claiming,
 ): Promise<Claim> {
-  assertSeconds("older", String(older), older ?? 0);
+  assertSeconds("older", String(older), older ?? 0, AGE_MAX_S);
   const renamed: Renamed = { id: undefined, here: false, kept: false };
   return explainingLater(`claim a task of ${quoted(channel.name)}`, () =>
     withNumbers(channel, signal, (draft) => {
@@ -4280,7 +4281,7 @@ export async function claimLater(
   how: WaitingForTasks = {},
 ): Promise<Claim> {
   const [name, id] = [parseName("agent", agent), task === undefined ? undefined : parseTask(task)];
-  assertSeconds("older", String(how.older), how.older ?? 0);
+  assertSeconds("older", String(how.older), how.older ?? 0, AGE_MAX_S);
   const waiter = openWaiter([channel], name, how, id === undefined ? "" : `task-${id}`);
   openWatches(waiter);
   let why = "";

@@ -156,6 +156,9 @@ test("library: a time that is no number of seconds is a bad_value, and neither s
   }
   assert.equal(chat.listTasks(review)[0]!.owner, "alice");
   assert.equal(chat.currentStatus(review, "bob"), undefined);
+  const long = 999_999 * 86_400; // what commands take
+  await assert.rejects(chat.claim(review, "bob", "1", { older: long }), { code: "not_stale" });
+  assert.match((await chat.setStatus(review, "bob", { status: "busy", seconds: long }))!.until, /^4\d{3}-/);
 });
 
 /** A channel in which two messages had #1, settled. */
