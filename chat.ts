@@ -2039,7 +2039,7 @@ function isSameNumbering(a: Numbering, b: Numbering): boolean {
   return a.size === b.size && a.under?.id === b.under?.id;
 }
 
-const isMoving = (channel: Channel): boolean => fs.existsSync(transitPath(channel));
+const isMoving = (channel: Channel): boolean => (sizeIfSeen(transitPath(channel)) ?? 0) > 0;
 
 /** What is being carried out, for readers: one that they may not look into stops none of them. */
 function readTransit(channel: Channel): Transit | undefined {
@@ -2180,8 +2180,8 @@ function carryOut(channel: Channel, draft: Draft, transit: Transit): void {
   const { cursors: _, ...done } = transit;
   assertHeld(draft);
   fs.appendFileSync(movedPath(channel), `\n${JSON.stringify(done)}`);
-  assertHeld(draft); // else it may be another's by now
-  removeIfPresent(fs.unlinkSync, transitPath(channel));
+  // Emptied, not removed: a removal that comes late, after a theft of the lock, would be that of another's decision.
+  placeHeld(draft, "", transitPath(channel), fs.renameSync, false);
 }
 
 /** The new name is there before the old one goes: a reader who sees both knows from what is under way. */

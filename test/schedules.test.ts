@@ -114,8 +114,10 @@ function checkMessages(run: Run, first: number): void {
 /** Nothing is left behind but, by who was killed, a stolen lock on its way out, which is in nobody's way. */
 function checkLeftovers({ channel, actors }: Run): void {
   const names = [channel.path, path.join(channel.path, ".cursors")].flatMap((folder) => fs.readdirSync(folder));
+  const moving = path.join(channel.path, ".cursors", ".moving");
+  assert.equal(fs.existsSync(moving) ? fs.readFileSync(moving, "utf8") : "", "", "numbers are still being changed");
   const killed = actors.some(({ state }) => state === "killed");
-  const due = /^(\d+-.*\.md|task-.*\.md|_meta\.json|\.cursors|\.tasks|[a-z]+\.txt|\.newest|\.moved)$/;
+  const due = /^(\d+-.*\.md|task-.*\.md|_meta\.json|\.cursors|\.tasks|[a-z]+\.txt|\.newest|\.moving|\.moved)$/;
   const left = names.filter((name) => !due.test(name) && !(killed && /\.lock\./.test(name)));
   assert.deepEqual(left, [], "something was left behind");
 }
@@ -415,6 +417,13 @@ function wokenByNews(run: Run): void {
   assert.deepEqual(chat.read(run.channel, "wim").messages, [], "what it was shown is marked");
 }
 
+/** Whoever reads is shown no message under two numbers. */
+function shownOnce(run: Run): void {
+  const shown = actorsWho(run, "read").flatMap((one) => shownTo(run, one)).map(bare);
+  assert.deepEqual(shown.sort(), [...Object.keys(SHARING), "0001-zed-five.md"].map(bare).sort());
+  checkLeftovers(run);
+}
+
 test("renumber: a reader and a poster while numbers change: each message is shown once, none is hidden", async (t) => {
   const renumberer: Role = { actor: "n", does: "renumber", ...moving };
   const roles = [renumberer, reader("r", { times: 2, ...moving }), writer("a", moving)];
@@ -429,10 +438,14 @@ test("renumber: a reader and a poster while numbers change: each message is show
   const waiting = [renumberer, waiter("w", "wim", { marks: true, ...moving }), writer("a", moving)];
   const title = "numbers change under a wait";
   await sample(t, { ...scenario, title, roles: waiting, files: shown, check: wokenByNews }, LONG ? 20_000 : 60);
-  const suspend = { actor: "n", until: othersDid("unlink", /\.moving$/) };
+  const suspend = { actor: "n", until: othersDid("rmdir", /_seq\.lock$/) };
   const thief: Role = { ...renumberer, actor: "m" };
   const stolen = { roles: [renumberer, thief, reader("r", { times: 2, ...moving })], files: known, suspend, jumps: 0 };
   await sample(t, { ...scenario, ...stolen, title: "a renumbering suspended" }, LONG ? 20_000 : 60);
+  const both = [{ ...renumberer, ...dead }, { actor: "p", does: "put", file: "0001-zed-five.md", text: message(1, "zed", "five") }, thief] as const;
+  const late = { ...scenario, title: "a renumbering that ends late", roles: [...both, reader("r", { times: 2, ...moving })], check: shownOnce };
+  const last = [["n", "appendFile"], ["n", "rename _seq.lock"]] as const; // about to say that it has ended
+  await stage(t, late, ...last, ["p", end], ["m", "unlink 0001-zed"], ["n", end], ["r", end], ["m", end]);
   const killed = [{ ...renumberer, kill: true, ...dead }, reader("r", { times: 2, ...moving }), writer("a", { after: "n", ...moving })];
   await sample(t, { ...scenario, title: "a killed renumbering", roles: killed, files: known }, LONG ? 20_000 : 20);
 });
