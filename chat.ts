@@ -4285,6 +4285,10 @@ export async function claimLater(
   const waiter = openWaiter([channel], name, how, id === undefined ? "" : `task-${id}`);
   openWatches(waiter);
   let why = "";
+  const decide = (): string => {
+    assertTurn(waiter, channel, id!, [], how.older); // under the lock: since the look before it may have come and gone
+    return id!;
+  };
   const tryNow = async (): Promise<Claim | undefined> => {
     const [watch] = waiter.watches.values();
     if (!hasMoved(watch!)) return undefined;
@@ -4294,7 +4298,7 @@ export async function claimLater(
       if (id === undefined) nextTask(channel, name, how.older);
       else assertTurn(waiter, channel, id, others, how.older);
       how.onTry?.();
-      return await (id === undefined ? claimNext(channel, name, how) : claim(channel, name, id, how));
+      return await (id === undefined ? claimNext(channel, name, how) : takeTask(channel, name, decide, how));
     } catch (error) {
       if (!isCode(error, ...LATER) && !(id === undefined && isCode(error, "no_task"))) throw error;
       why = (error as ChatError).message;
@@ -4326,7 +4330,7 @@ function assertTurn(
 ): void {
   const { agent } = waiter;
   if (filesOf(channel, id).some(({ state, owner }) => state === "claimed" && foldName(owner) === agent)) return;
-  if (others.length > 0 && older === undefined) throw refusal(channel, id, others, undefined); // freed now, it is for who is first
+  if (others.length > 0 && older === undefined) throw refusal(channel, id, others, undefined); // to take the lock would wake all
   assertFirstInLine(waiter, channel);
 }
 

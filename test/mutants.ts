@@ -118,6 +118,24 @@ const MUTANTS: readonly Mutant[] = [
     tests: ["schedules", "claim"],
   },
   {
+    name: "claim --wait that asks who is first in line only before it has the lock",
+    from: "takeTask(channel, name, decide, how)",
+    to: "claim(channel, name, id, how)",
+    tests: ["task-schedules"],
+  },
+  {
+    name: "claim --wait that takes the lock while others have the task",
+    from: "if (others.length > 0 && older === undefined) throw refusal(channel, id, others, undefined);",
+    to: "",
+    tests: ["task-schedules"],
+  },
+  {
+    name: "claim --wait in no line",
+    from: "\n  assertFirstInLine(waiter, channel);",
+    to: "",
+    tests: ["task-schedules", "tasks"],
+  },
+  {
     name: "done and release: recorded after the rename, not before",
     from: "const record = writeRecord(turn, state, had.owner);\n        moveEnded(had.path, path.join(channel.path, to));",
     to: "moveEnded(had.path, path.join(channel.path, to));\n        const record = writeRecord(turn, state, had.owner);",

@@ -68,7 +68,7 @@ function isPrivate(op, [file, how]) {
   return /^(mkdir|stat)Sync$/.test(op) && path.basename(file) === ".cursors";
 }
 
-const TASK_ROLES = ["create", "take", "end"];
+const TASK_ROLES = ["create", "take", "line", "end"];
 
 function gate(op) {
   return (...args) => {
@@ -201,6 +201,11 @@ const ROLES = {
     const how = { older: role.older };
     if (role.task === undefined) return chat.claimNext(role.channel, role.as, how);
     return chat.claim(role.channel, role.as, role.task, how);
+  },
+  /** Waits in line for a task, and takes it. */
+  async line(chat) {
+    const { timeout, older } = role;
+    return chat.claimLater(role.channel, role.as, role.task, { timeout, older });
   },
   /** Finishes or releases a task; returns the number of the message that tells of it. */
   async end(chat) {

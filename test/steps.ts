@@ -57,6 +57,7 @@ export type Role = Part &
 export type TaskRole =
   | { readonly does: "create"; readonly as: string; readonly title: string; readonly id?: string }
   | { readonly does: "take"; readonly as: string; readonly task?: string; readonly older?: number } // no task: the next
+  | { readonly does: "line"; readonly as: string; readonly task: string; readonly timeout: number; readonly older?: number }
   | { readonly does: "end"; readonly as: string; readonly task: string; readonly state: "done" | "released"; readonly force?: boolean };
 
 export interface Scenario {

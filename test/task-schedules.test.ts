@@ -142,7 +142,7 @@ function checkTold(run: Run): void {
 
 /** Who ended well has what it wanted, unless somebody who ended well changed it since. */
 function checkOwners(run: Run): void {
-  const takes = valuesOf<Taken>(run, "take").map(({ file }) => file);
+  const takes = [...valuesOf<Taken>(run, "take"), ...valuesOf<Taken>(run, "line")].map(({ file }) => file);
   const ends = valuesOf<Ended>(run, "end").map(({ file }) => file);
   const known = [...Object.keys(run.scenario.files ?? {}), ...takes, ...ends];
   const odd = filesOf(run).filter((file) => stateOf(file) !== "open" && !known.includes(file));
@@ -331,4 +331,41 @@ test("claim --next: two over two tasks have one each, also where one of them is 
   const roles = [take("a", "ann", { kill: true, every: true }), take("b", "bob", {})];
   const check = sound([], (_, files) => assert.ok(files.some((file) => file.includes("CLAIMED-bob"))));
   await sample(t, { title: "two take the next, one killed", roles, files: TWO, check }, LONG ? 2_000 : 40);
+});
+
+// ---- in line -------------------------------------------------------------------------------------------------------
+
+/** Waits in line. All begin at once: then the order of their names is that of the line. */
+function line(actor: string, as: string, extra: Extra & { older?: number } = {}): Role {
+  return { actor, does: "line", as, task: "1", timeout: 12, ...extra };
+}
+
+/** Who stood in line when the task was freed has it before all who are behind, unless its wait has ended since. */
+function checkLine(run: Run): void {
+  const moves = run.steps.map(({ call, result }) => (result === "ok" ? `${call.op} ${call.files.join(" ")}` : ""));
+  const names = run.actors.flatMap(({ role }) => (role.does === "line" ? [role.as] : [])).sort();
+  for (const [at, move] of moves.entries()) {
+    const as = /^rename task-1\.md task-1\.CLAIMED-(\w+)\.md$/.exec(move)?.[1];
+    const freed = moves.findLastIndex((other, i) => i < at && /^rename .* task-1\.md$/.test(other));
+    for (const name of names.slice(0, Math.max(0, names.indexOf(as ?? "")))) {
+      const began = moves.findIndex((other) => other.startsWith("rename") && other.endsWith(` .cursors/${name}.wait`));
+      const left = moves.findIndex((other, i) => i > began && other === `unlink .cursors/${name}.wait`);
+      const stood = began >= 0 && began < freed && (left < 0 || left > at);
+      assert.ok(!stood, `${as} overtook ${name}`);
+    }
+  }
+}
+
+const inLine = sound(["timeout", "taken", "not_claimed"], checkLine);
+
+test("claim --wait: of those who stood in line when the task was released the first has it, whoever is stopped", async (t) => {
+  const freed = end("a", "ann", "released");
+  const roles = [freed, line("b", "bob"), line("c", "cid")];
+  const late = { title: "freed while the second decides", roles, files: CLAIMED, check: inLine };
+  await stage(t, late, ["c", "mkdir _seq.lock"], ["b", "sleep"], ["a", "(none)"], ["c", "(none)"]);
+  const twice = [freed, take("d", "dan", { task: "1", after: "a" }), end("e", "dan", "released", { after: "d" }), ...roles.slice(1)];
+  const between = { title: "freed twice while the second decides", roles: twice, files: CLAIMED, check: inLine };
+  await stage(t, between, ["a", "(none)"], ["c", "mkdir _seq.lock"], ["d", "(none)"], ["b", "sleep"], ["e", "(none)"], ["c", "(none)"]);
+  if (LONG) await explore(t, { title: "two in line, in few turns", roles, files: CLAIMED, check: inLine, preemptions: 1 });
+  await sample(t, { title: "two in line", roles, files: CLAIMED, check: inLine, span: 120 }, LONG ? 10_000 : 500);
 });
