@@ -4036,12 +4036,17 @@ function abandoned(turn: Turn, others: readonly TaskFile[], older: number | unde
   const { owner } = other;
   const since = claimedAt(channel, id, owner);
   const name = foldName(owner);
-  const recordable = isName(name);
-  if (since === undefined && recordable) writeRecord({ ...turn, name }, "claimed", null);
-  if (since !== undefined && wasSilent(channel, since, owner, older)) return other;
+  if (since === undefined && isName(name)) writeRecord({ ...turn, name }, "claimed", null, turn.name);
+  assertLeft(channel, id, owner, since, older);
+  return other;
+}
+
+/** Throws `not_stale` unless the owner of a task has not been heard of for so many seconds since it was claimed. */
+function assertLeft(channel: Channel, id: string, owner: string, since: string | undefined, older: number): void {
+  if (since !== undefined && wasSilent(channel, since, owner, older)) return;
   const [one] = presence(channel, [owner]);
-  const unknown = `its age was not recorded, and ${recordable ? "is from now on" : "cannot be: release it with --force"}`;
-  const how = since === undefined ? unknown : `claimed ${age(since)}`;
+  const mend = isName(foldName(owner)) ? "is from now on" : "cannot be: release it with --force";
+  const how = since === undefined ? `its age was not recorded, and ${mend}` : `claimed ${age(since)}`;
   throw new ChatError("not_stale", `task-${id} was not left by its owner: ${how}; ${presenceLine(one!)}`);
 }
 
@@ -4302,7 +4307,7 @@ export async function claimLater(
     } catch (error) {
       if (!isCode(error, ...LATER) && !(id === undefined && isCode(error, "no_task"))) throw error;
       why = (error as ChatError).message;
-      if (isCode(error, "not_first")) watch!.modified = NaN; // those before it may end without a change here
+      if (isCode(error, "not_first", "not_stale")) watch!.modified = NaN; // time and heartbeats change nothing here
       return undefined;
     }
   };
@@ -4314,13 +4319,16 @@ const LATER = ["taken", "blocked", "paused", "not_stale", "not_first"];
 
 /** The files of others who have a task now. Throws `taken` where it was finished: no waiting will change that. */
 function takenBy(channel: Channel, id: string, name: Name): TaskFile[] {
-  const others = filesOf(channel, id).filter(({ state, owner }) => state !== "open" && foldName(owner) !== name);
-  const finished = others.filter(({ state }) => state === "done");
+  const files = filesOf(channel, id);
+  const finished = files.filter(({ state }) => state === "done");
   if (finished.length > 0) throw refusal(channel, id, finished, claimAnother(channel, name));
-  return others;
+  return files.filter(({ state, owner }) => state === "claimed" && foldName(owner) !== name);
 }
 
-/** Whether to try for a task that others have, or wait for too: who has it already need not. Throws `taken` or `not_first`. */
+/**
+ * Whether to try for a task that others have, or wait for too: who has it already need not. What is known without the
+ * lock is said without it: to take the lock would wake all who wait here. Throws `taken`, `not_stale` or `not_first`.
+ */
 function assertTurn(
   waiter: Waiter,
   channel: Channel,
@@ -4330,7 +4338,10 @@ function assertTurn(
 ): void {
   const { agent } = waiter;
   if (filesOf(channel, id).some(({ state, owner }) => state === "claimed" && foldName(owner) === agent)) return;
-  if (others.length > 0 && older === undefined) throw refusal(channel, id, others, undefined); // to take the lock would wake all
+  const [other, another] = others;
+  if (other !== undefined && (older === undefined || another)) throw refusal(channel, id, others, undefined);
+  const since = other && claimedAt(channel, id, other.owner);
+  if (other !== undefined && since !== undefined) assertLeft(channel, id, other.owner, since, older!);
   assertFirstInLine(waiter, channel);
 }
 

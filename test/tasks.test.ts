@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import fs from "node:fs";
 import { test, type TestContext } from "node:test";
-import { claim, claimNext, createTask, lastMessages, listTasks, openChannel, type Message, type NewTask, type Presence, type Task } from "../chat.ts";
+import { claim, claimLater, claimNext, createTask, lastMessages, listTasks, openChannel, type Message, type NewTask, type Presence, type Task } from "../chat.ts";
 import { BIN, cleanEnv, listening, random, REFERENCE, rows, sandbox, until, watchChild, type Result, type Running } from "./helpers.ts";
 
 const SEED = Number(process.env["SEED"] ?? Date.now() % 1e9);
@@ -633,6 +633,17 @@ test("claim: ten workers and a hundred tasks: every task has one owner, every wo
   for (const { status, stderr } of ends) {
     assert.equal(status, 2, stderr);
     assert.match(stderr, /^no task for w\d in 2 s; nothing to claim for w\d in .*: 0 blocked, \d claimed, 0 open for others$/);
+  fails(3, "taken", "claim", "r", "1", "--wait", "--timeout", "60", "--as", "alice"); // who finished it too
+});
+
+test("claim --wait --steal: while its owner was heard of no lock is taken, which would wake all who wait", async (t) => {
+  const { ok, root, at } = board(t, "task-1.md");
+  ok(["claim", "r", "1", "--as", "alice"]);
+  fs.mkdirSync(at("r", ".cursors"), { recursive: true });
+  const before = fs.statSync(at("r")).mtimeMs;
+  const how = { older: 3600, timeout: 0.3, interval: 0.02 };
+  await assert.rejects(claimLater(openChannel(root, "r"), "bob", "1", how), { code: "timeout", message: /claimed \d+ s ago; alice: last seen/ });
+  assert.equal(fs.statSync(at("r")).mtimeMs, before);
   }
   assert.deepEqual(had.flat().sort(), [...texts.keys()].sort());
   assert.deepEqual(files(), had.flatMap((ids, i) => ids.map((id) => `task-${id}.DONE-w${i}.md`)).sort());
