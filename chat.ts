@@ -2814,7 +2814,7 @@ export interface Presence {
   readonly agent: string;
   readonly member: boolean;
   readonly last_post: { readonly seq: number; readonly ts: string } | null;
-  readonly seen: string | null; // when it last posted, was shown something, waited or set its status; null: never
+  readonly seen: string | null; // when it last posted, was shown something, waited, said a status or changed a task
   readonly unread: number | null; // null: its name is no name of ours, so no cursor tells
   readonly counted: boolean; // false: `unread` is only a bound
   readonly waiting: { readonly since: string; readonly until: string; readonly for: string } | null;
@@ -2823,6 +2823,7 @@ export interface Presence {
 
 const AHEAD_MS = 60_000; // a time further in the future says nothing
 const COUNTED_MAX = 100; // messages that are opened to tell a sender how many somebody has not been shown
+const RECORDS_MAX = 8; // records of the newest tasks that are opened to tell a sender when somebody was seen
 
 /**
  * What is known of these agents. For a sender who has just posted number `newest`, long counts are only bounded, and a
@@ -2833,12 +2834,15 @@ export function presence(channel: Channel, agents: readonly string[], newest?: n
   if (agents.length === 0) return [];
   const [open, { members }] = [remembering(), readMeta(channel)];
   let listed: readonly Entry[] | undefined;
+  let records: readonly string[] | undefined;
   const newestFirst = (): readonly Entry[] => (listed ??= listMessages(channel).entries.toReversed());
+  const most = newest === undefined ? Infinity : RECORDS_MAX;
+  const recorded = (name: string): number => lastRecord(channel, (records ??= recordNames(channel)), name, most);
   return explaining(`see who is in ${quoted(channel.name)}`, () =>
     agents.map((agent) => ({
       agent,
       member: members.some((member) => foldName(member) === foldName(agent)),
-      ...sightOf(channel, agent, newestFirst, open, newest, onNote),
+      ...sightOf(channel, agent, newestFirst, recorded, open, newest, onNote),
     })),
   );
 }
@@ -2847,6 +2851,7 @@ function sightOf(
   channel: Channel,
   agent: string,
   newestFirst: () => readonly Entry[],
+  recorded: (name: string) => number,
   open: typeof inspect,
   newest: number | undefined,
   onNote: Note | undefined,
@@ -2859,7 +2864,7 @@ function sightOf(
   const post = quick ? undefined : firstBy(channel, newestFirst(), agent, () => true, open);
   const bound = newest === undefined ? 0 : newest - sizeOf(reader.cursor.cursor, newest);
   const counted = !quick && bound <= COUNTED_MAX;
-  const times = [...files, Date.parse(post?.ts ?? "")].map((time) => time || 0);
+  const times = [...files, quick ? 0 : recorded(name), Date.parse(post?.ts ?? "")].map((time) => time || 0);
   const seen = Math.max(0, ...times.filter((time) => time < Date.now() + AHEAD_MS));
   const unread = !isName(name) ? null : counted ? look(reader, undefined, open).messages.length : bound;
   cursorNotes(reader).forEach((note) => onNote?.(note));
@@ -2871,6 +2876,26 @@ function sightOf(
     waiting: beat === undefined ? null : { since: beat.since, until: beat.until, for: beat.for },
     status: status ?? null,
   };
+}
+
+function recordNames(channel: Channel): string[] {
+  try {
+    return fs.readdirSync(path.join(channel.path, ".tasks"));
+  } catch (error) {
+    if (!isCode(error, "ENOENT", "ENOTDIR")) throw error;
+    return [];
+  }
+}
+
+/** When an agent last claimed, finished or released a task, as `most` of its own records tell; 0: never. */
+function lastRecord(channel: Channel, files: readonly string[], name: string, most: number): number {
+  const own = files.filter((file) => file.slice(file.indexOf(".")) === `.${name}.json`); // ids have no dots
+  const newest = own.length > most ? own.sort((a, b) => (parseInt(b) || 0) - (parseInt(a) || 0)).slice(0, most) : own;
+  const times = newest.map((file) => {
+    const record = parseRecord(readIfPossible(path.join(channel.path, ".tasks", file)));
+    return record === undefined || record.by !== undefined ? 0 : Date.parse(record.since);
+  });
+  return times.reduce((last, time) => (time < Date.now() + AHEAD_MS ? Math.max(last, time) : last), 0);
 }
 
 /** What a sender or a wait is told of another agent, on one line. */
@@ -3790,6 +3815,7 @@ interface TaskRecord {
   readonly after: number; // the highest message then: what this tells has a higher number
   readonly id: string; // tells it from the same agent's next
   readonly owner: string | null; // whose it was
+  readonly by?: Name | undefined; // another wrote it, who found a claim without a record: it shows no sign of the agent
 }
 
 const recordPath = (channel: Channel, id: string, agent: string): string =>
@@ -3825,9 +3851,14 @@ interface Turn {
   readonly name: Name;
 }
 
-function writeRecord({ channel, draft, id, name }: Turn, state: TaskRecord["state"], owner: string | null): TaskRecord {
+function writeRecord(
+  { channel, draft, id, name }: Turn,
+  state: TaskRecord["state"],
+  owner: string | null,
+  by?: Name,
+): TaskRecord {
   const after = highest(channel, listMessages(channel).entries);
-  const record: TaskRecord = { state, since: timestamp(), after, id: nonce(), owner };
+  const record: TaskRecord = { state, since: timestamp(), after, id: nonce(), owner, by };
   makeFolder(path.join(channel.path, ".tasks"));
   placeHeld(draft, JSON.stringify(record), recordPath(channel, id, name), fs.renameSync, false);
   return record;

@@ -148,10 +148,10 @@ test("task: after one of the last number the next is refused, and one with an id
 
 test("tasks: ages are those that were recorded, whatever the dates of the files say", (t) => {
   const { ok, age, at, list } = board(t, "task-1.md", "task-2.md");
-  for (const id of ["1", "2"]) ok(["claim", "r", id, "--as", "bob"]);
+  for (const [id, as] of [["1", "bob"], ["2", "carol"]] as const) ok(["claim", "r", id, "--as", as]);
   age("1", "bob", 5);
   const old = new Date(Date.now() - 99 * HOUR_MS);
-  for (const file of ["task-2.CLAIMED-bob.md", ".tasks/2.bob.json", ".tasks"]) fs.utimesSync(at("r", file), old, old);
+  for (const file of ["task-2.CLAIMED-carol.md", ".tasks/2.carol.json", ".tasks"]) fs.utimesSync(at("r", file), old, old);
   const [one, two] = list().map(({ since }) => (Date.now() - Date.parse(since!)) / HOUR_MS);
   assert.ok(Math.abs(one! - 5) < 0.1 && Math.abs(two!) < 0.1, `${one} ${two}`);
   assert.match(ok(["tasks", "r"]), /task-1 {2}do task-1\.md; bob since .*, 5 h ago/);
@@ -221,7 +221,7 @@ test("tasks: --json has the keys that SPEC names, and so has every change", (t) 
 });
 
 test("tasks: the filters, and a listing that fits on a screen", async (t) => {
-  const { ok, list, put, start } = board(t);
+  const { ok, list, put, start, age } = board(t);
   for (let i = 1; i <= 60; i++) put(`task-${i}.md`, HEADER(i > 40 ? { after: "1" } : i === 2 ? { for: "bob" } : {}, `${"long ".repeat(100)}\n`));
   for (let i = 70; i < 90; i++) put(`task-${i}.DONE-bob.md`);
   for (const id of ["3", "4"]) ok(["claim", "r", id, "--as", id === "3" ? "bob" : "carol"]);
@@ -241,7 +241,9 @@ test("tasks: the filters, and a listing that fits on a screen", async (t) => {
   assert.ok(lines.every((line) => line.length <= 160), lines.find((line) => line.length > 160));
   assert.match(lines.join("\n"), /\n {2}28 more open, 10 more blocked: --json has all\n$/);
   assert.match(lines.join("\n"), /\n {2}blocked {2}task-41 .*; after 1\n/);
-  assert.match(lines.join("\n"), /\n {2}claimed {2}task-3 .*; bob since .* ago; never seen here\n/);
+  assert.match(lines.join("\n"), /\n {2}claimed {2}task-3 .*; bob since .* ago\n/); // he was heard of when he took it
+  age("3", "bob", 1);
+  assert.match(ok(["tasks", "r"]), /\n {2}claimed {2}task-3 .*; bob since .* ago; silent since \d\d:.*\n/);
   assert.match(lines.join("\n"), /\n {2}done {5}task-89 /);
 });
 
@@ -393,7 +395,7 @@ test("steal: only from an owner who was silent for so long, in one step, and the
   const { ok, start, age, at, files, fails, messages, text } = board(t, "task-1.md", "task-2.md", "task-3.md");
   const steal = ["--steal", "--older-than", "2h", "--as", "bob"];
   ok(["claim", "r", "1", "--as", "alice"]);
-  assert.match(fails(3, "not_stale", "claim", "r", "1", ...steal), /claimed \d+ s ago; alice: never seen here/);
+  assert.match(fails(3, "not_stale", "claim", "r", "1", ...steal), /claimed \d+ s ago; alice: last seen \d+ s ago/);
   age("1", "alice", 1.9);
   fails(3, "not_stale", "claim", "r", "1", ...steal);
   age("1", "alice", 3);
@@ -427,6 +429,40 @@ test("steal: a time that was recorded stands for its whole second", async (t) =>
   ok(["claim", "r", "1", "--as", "alice"]);
   const steal = (): Promise<unknown> => claim(openChannel(root, "r"), "bob", "1", { older: 3600 });
   age("1", "alice", 1);
+test("steal: who has claimed, finished or released another task meanwhile was heard of", (t) => {
+  const { ok, put, age, fails, at } = board(t, "task-1.md", "task-2.md", "task-3.CLAIMED-alice.md");
+  put("task-s.md", HEADER({ slot: "true" })); // about which nothing is posted
+  const steal = ["claim", "r", "1", "--steal", "--older-than", "2h", "--as", "bob"];
+  ok(["claim", "r", "1", "--as", "alice"]);
+  age("1", "alice", 3);
+  for (const change of ["claim", "release", "claim", "done"]) {
+    ok([change, "r", "s", "--as", "alice"]);
+    assert.match(fails(3, "not_stale", ...steal), /claimed 3 h ago; alice: last seen \d+ s ago/, change);
+    age("s", "alice", 3);
+    assert.match(ok(["tasks", "r"]), /task-1 .*; alice since .*; silent since/, change);
+  }
+  ok(["claim", "r", "2", "--as", "al"]);
+  fails(3, "not_stale", "claim", "r", "3", ...steal.slice(3)); // a record that bob writes for her is no sign of her
+  assert.match(fs.readFileSync(at("r", ".tasks", "3.alice.json"), "utf8"), /"by":"bob"/);
+  ok(steal);
+});
+
+test("post: of an addressee's records of tasks some are read, those of the newest tasks", (t) => {
+  const { ok, chat, at } = board(t);
+  const record = (since: string): string => JSON.stringify({ state: "done", since, after: 0, id: "x", owner: null });
+  fs.mkdirSync(at("r", ".tasks"));
+  for (let i = 1; i <= 100; i++) fs.writeFileSync(at("r", ".tasks", `${i}.bob.json`), record("2020-01-01T00:00:00Z"));
+  const post = (): string => ok(["post", "r", "--as", "alice", "--to", "bob", "--body", "x", "--force"]);
+  assert.match(post(), /bob: last seen \d+ d ago/);
+  fs.writeFileSync(at("r", ".tasks", "100.bob.json"), record(new Date().toISOString()));
+  assert.match(post(), /bob: last seen \d+ s ago/);
+  fs.writeFileSync(at("r", ".tasks", "100.bob.json"), record("2099-01-01T00:00:00Z")); // says nothing
+  assert.match(post(), /bob: last seen \d+ d ago/);
+  fs.rmSync(at("r", ".tasks"), { recursive: true });
+  fs.writeFileSync(at("r", ".tasks"), "");
+  assert.match(chat(["post", "r", "--as", "alice", "--to", "bob", "--body", "x", "--force"]).stdout, /bob: never seen here/);
+});
+
   await assert.rejects(steal, { code: "not_stale" });
   age("1", "alice", 1 + 1 / 3600);
   await steal();
@@ -597,6 +633,17 @@ test("claim: a wait for a task that is finished meanwhile ends at once", async (
 /** A worker as agents are: it claims the next, notes it, finishes it, until nothing comes for two seconds. */
 const WORKER = `
 const { openChannel, claimLater, finish } = require(process.argv[2]);
+  fails(3, "taken", "claim", "r", "1", "--wait", "--timeout", "60", "--as", "alice"); // who finished it too
+});
+
+test("claim --wait --steal: while its owner was heard of no lock is taken, which would wake all who wait", async (t) => {
+  const { ok, root, at } = board(t, "task-1.md");
+  ok(["claim", "r", "1", "--as", "alice"]);
+  fs.mkdirSync(at("r", ".cursors"), { recursive: true });
+  const before = fs.statSync(at("r")).mtimeMs;
+  const how = { older: 3600, timeout: 0.3, interval: 0.02 };
+  await assert.rejects(claimLater(openChannel(root, "r"), "bob", "1", how), { code: "timeout", message: /claimed \d+ s ago; alice: last seen/ });
+  assert.equal(fs.statSync(at("r")).mtimeMs, before);
 const [root, name] = process.argv.slice(3);
 const channel = openChannel(root, "r");
 (async () => {
@@ -633,17 +680,6 @@ test("claim: ten workers and a hundred tasks: every task has one owner, every wo
   for (const { status, stderr } of ends) {
     assert.equal(status, 2, stderr);
     assert.match(stderr, /^no task for w\d in 2 s; nothing to claim for w\d in .*: 0 blocked, \d claimed, 0 open for others$/);
-  fails(3, "taken", "claim", "r", "1", "--wait", "--timeout", "60", "--as", "alice"); // who finished it too
-});
-
-test("claim --wait --steal: while its owner was heard of no lock is taken, which would wake all who wait", async (t) => {
-  const { ok, root, at } = board(t, "task-1.md");
-  ok(["claim", "r", "1", "--as", "alice"]);
-  fs.mkdirSync(at("r", ".cursors"), { recursive: true });
-  const before = fs.statSync(at("r")).mtimeMs;
-  const how = { older: 3600, timeout: 0.3, interval: 0.02 };
-  await assert.rejects(claimLater(openChannel(root, "r"), "bob", "1", how), { code: "timeout", message: /claimed \d+ s ago; alice: last seen/ });
-  assert.equal(fs.statSync(at("r")).mtimeMs, before);
   }
   assert.deepEqual(had.flat().sort(), [...texts.keys()].sort());
   assert.deepEqual(files(), had.flatMap((ids, i) => ids.map((id) => `task-${id}.DONE-w${i}.md`)).sort());
