@@ -7225,7 +7225,7 @@ async function printClaim(call: Call, channel: Channel, claimed: Claim): Promise
   const { task, from, file, path: full, already, stolen_from } = claimed;
   const line = already ? `already yours: ${file}` : `claimed ${from} -> ${file}`;
   const data = { channel: channel.name, task, file, path: full, owner: call.agent(), already };
-  const more = stolen_from === null ? {} : { stolen_from };
+  const more = { ...(!already && { from_file: from }), ...(stolen_from !== null && { stolen_from }) };
   const told = stolen_from === null ? "" : `\n  ${stolen_from} was told`;
   await printDone(line, answer(call.json, { ...data, ...more }, `${line}\n  ${full}${told}`));
 }
@@ -7239,7 +7239,8 @@ async function endTask(call: Call, given: Given<typeof ENDING> & { sync?: true }
   if (given.sync) await syncTask(call, channel, task.task, task.state);
   const line = already ? `already so: ${task.file}` : `${end === finish ? "done" : "released"} ${from} -> ${task.file}`;
   const told = message === null ? "" : `\n  posted #${message.seq} to ${message.to.join(", ") || "all"}`;
-  const data = { ...task, already, message: message === null ? null : { seq: message.seq, to: message.to } };
+  const more = already ? {} : { from_file: from };
+  const data = { ...task, already, ...more, message: message === null ? null : { seq: message.seq, to: message.to } };
   await printDone(line, answer(call.json, data, `${line}\n  ${task.path}${told}`));
 }
 

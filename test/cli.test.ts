@@ -129,7 +129,7 @@ test("cli: --json rows carry the documented keys", (t) => {
   assert.equal(keys(ok(["read", "r", "--as", "bob", "--json"])), "channel seq file path from to reply_to ts status title body");
   assert.equal(keys(ok(["channels", "--as", "bob", "--json"])), "channel path messages members topic created newest unread");
   assert.equal(keys(ok(["roster", "r", "--json"])), "channel path messages members topic created newest agents");
-  assert.equal(keys(ok(["claim", "r", "1", "--as", "bob", "--json"])), "channel task file path owner already");
+  assert.equal(keys(ok(["claim", "r", "1", "--as", "bob", "--json"])), "channel task file path owner already from_file");
 });
 
 test("cli: a command that is suggested can be pasted", (t) => {

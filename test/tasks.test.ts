@@ -204,13 +204,15 @@ test("tasks: --json has the keys that SPEC names, and so has every change", (t) 
   assert.deepEqual(two, { channel: "r", task: "2", file: "task-2.md", path: path("task-2.md"), state: "blocked", title: "second", from: "alice", for: ["bob", "carol"], after: ["1"], priority: "low", owner: null, since: since(two) });
   assert.deepEqual(hand, { channel: "r", task: "hand", file: "task-hand.md", path: path("task-hand.md"), state: "open", title: "By hand", from: "", for: [], after: [], priority: "normal", owner: null, since: null });
   const file = "task-1.CLAIMED-bob.md";
-  assert.deepEqual(rows(ok(["claim", "r", "1", "--as", "bob", "--json"])), [{ channel: "r", task: "1", file, path: path(file), owner: "bob", already: false }]);
+  assert.deepEqual(rows(ok(["claim", "r", "1", "--as", "bob", "--json"])), [{ channel: "r", task: "1", file, path: path(file), owner: "bob", already: false, from_file: "task-1.md" }]);
+  assert.deepEqual(rows(ok(["claim", "r", "1", "--as", "bob", "--json"])), [{ channel: "r", task: "1", file, path: path(file), owner: "bob", already: true }]);
   ok(["status", "r", "--as", "bob", "--set", "busy"]);
   const [claimed, open] = rows<Task & { presence: Presence }>(ok(["tasks", "r", "--json"]));
   assert.deepEqual([Object.keys(claimed!), Object.keys(open!)], [[...keys, "presence"], keys]);
   assert.deepEqual([claimed!.presence.agent, claimed!.presence.waiting, claimed!.presence.status?.status], ["bob", null, "busy"]);
   const ended = rows<Task & { already: boolean; message: { seq: number; to: string[] } }>(ok(["done", "r", "1", "--as", "bob", "--json"]))[0]!;
-  assert.deepEqual(Object.keys(ended), [...keys, "already", "message"]);
+  assert.deepEqual(Object.keys(ended), [...keys, "already", "from_file", "message"]);
+  assert.equal(rows(ok(["done", "r", "1", "--as", "bob", "--json"]))[0]!["from_file"], undefined);
   assert.deepEqual([ended.state, ended.owner, ended.already, ended.message], ["done", "bob", false, { seq: 1, to: ["alice"] }]);
   assert.deepEqual(messages().map(({ task, status, from, to }) => [task, status, from, to]), [["1", "done", "bob", ["alice"]]]);
   const slot = rows(ok(["task", "r", "port", "--as", "alice", "--id", "port", "--slot", "--json"]))[0]!;
@@ -424,11 +426,6 @@ test("steal: only from an owner who was silent for so long, in one step, and the
   assert.deepEqual(files(), ["task-1.CLAIMED-bob.md", "task-2.DONE-dan.md", "task-3.md"]);
 });
 
-test("steal: a time that was recorded stands for its whole second", async (t) => {
-  const { ok, age, root } = board(t, "task-1.md");
-  ok(["claim", "r", "1", "--as", "alice"]);
-  const steal = (): Promise<unknown> => claim(openChannel(root, "r"), "bob", "1", { older: 3600 });
-  age("1", "alice", 1);
 test("steal: who has claimed, finished or released another task meanwhile was heard of", (t) => {
   const { ok, put, age, fails, at } = board(t, "task-1.md", "task-2.md", "task-3.CLAIMED-alice.md");
   put("task-s.md", HEADER({ slot: "true" })); // about which nothing is posted
@@ -463,6 +460,11 @@ test("post: of an addressee's records of tasks some are read, those of the newes
   assert.match(chat(["post", "r", "--as", "alice", "--to", "bob", "--body", "x", "--force"]).stdout, /bob: never seen here/);
 });
 
+test("steal: a time that was recorded stands for its whole second", async (t) => {
+  const { ok, age, root } = board(t, "task-1.md");
+  ok(["claim", "r", "1", "--as", "alice"]);
+  const steal = (): Promise<unknown> => claim(openChannel(root, "r"), "bob", "1", { older: 3600 });
+  age("1", "alice", 1);
   await assert.rejects(steal, { code: "not_stale" });
   age("1", "alice", 1 + 1 / 3600);
   await steal();
@@ -628,11 +630,6 @@ test("claim: a wait for a task that is finished meanwhile ends at once", async (
   assert.equal(status, 3);
   assert.match(stderr, /task-1 is finished by alice/);
   fails(3, "taken", "claim", "r", "1", "--wait", "--timeout", "60", "--as", "bob");
-});
-
-/** A worker as agents are: it claims the next, notes it, finishes it, until nothing comes for two seconds. */
-const WORKER = `
-const { openChannel, claimLater, finish } = require(process.argv[2]);
   fails(3, "taken", "claim", "r", "1", "--wait", "--timeout", "60", "--as", "alice"); // who finished it too
 });
 
@@ -644,6 +641,11 @@ test("claim --wait --steal: while its owner was heard of no lock is taken, which
   const how = { older: 3600, timeout: 0.3, interval: 0.02 };
   await assert.rejects(claimLater(openChannel(root, "r"), "bob", "1", how), { code: "timeout", message: /claimed \d+ s ago; alice: last seen/ });
   assert.equal(fs.statSync(at("r")).mtimeMs, before);
+});
+
+/** A worker as agents are: it claims the next, notes it, finishes it, until nothing comes for two seconds. */
+const WORKER = `
+const { openChannel, claimLater, finish } = require(process.argv[2]);
 const [root, name] = process.argv.slice(3);
 const channel = openChannel(root, "r");
 (async () => {
