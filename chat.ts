@@ -2703,21 +2703,30 @@ const beatPath = (channel: Channel, agent: string): string => path.join(channel.
 
 /**
  * Writes a heartbeat, or touches it by writing it anew; whole or not at all, as two sessions under one name may meet.
- * Returns when, by the clock that dates it, which may be a server's. It is a courtesy: where it cannot be, nothing is
- * said. Who dies here leaves what goes with the next stolen cursor lock.
+ * A place in line for a task stays, though another session under the name waits for something else. Returns when, by the
+ * clock that dates it, which may be a server's. It is a courtesy: where it cannot be, nothing is said. Who dies here
+ * leaves what goes with the next stolen cursor lock.
  */
-function writeBeat(channel: Channel, agent: Name, text: string): number | undefined {
+function writeBeat(channel: Channel, agent: Name, beat: Heartbeat): number | undefined {
   const file = beatPath(channel, agent);
   const draft = path.join(path.dirname(file), `${agent}.lock.${nonce()}`);
   try {
     makeCursors(channel);
-    fs.writeFileSync(draft, text, { flag: "wx" });
-    persistently(() => fs.renameSync(draft, file));
-    return fs.lstatSync(file).mtimeMs;
+    fs.writeFileSync(draft, JSON.stringify(beat), { flag: "wx" });
+    const stays = lineOf(beat) === undefined && lineOf(liveBeat(channel, agent)) !== undefined;
+    if (!stays) persistently(() => fs.renameSync(draft, file));
+    const { mtimeMs } = fs.lstatSync(stays ? draft : file);
+    if (stays) fs.unlinkSync(draft);
+    return mtimeMs;
   } catch {
     removeAtLast(fs.unlinkSync, draft);
     return undefined; // not for us to write, or no space: the wait goes on
   }
+}
+
+/** For which task a wait stands in line, by what it is for; an agent may have such a name, and be waited for. */
+function lineOf(beat: Heartbeat | undefined): string | undefined {
+  return beat !== undefined && TASK_LINE.test(beat.for) && !beat.from.includes(beat.for) ? beat.for : undefined;
 }
 
 function removeBeat(channel: Channel, agent: Name, text: string): void {
@@ -3395,7 +3404,7 @@ function keepBeat(waiter: Waiter, left: number): void {
   const beat: Heartbeat = { pid: process.pid, host: HOST, since, until, channels, for: aim, from };
   for (const watch of watches.values()) {
     watch.beat = JSON.stringify(beat);
-    watch.dated = writeBeat(watch.reader.channel, agent, watch.beat);
+    watch.dated = writeBeat(watch.reader.channel, agent, beat);
   }
 }
 
@@ -3575,6 +3584,7 @@ export interface NewTask {
 
 const TASK_ID = "[A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?";
 const TASK_WORD = RegExp(`^(?:\\.[/\\\\])?(?:task-|#)?(${TASK_ID})(?:\\.(?:CLAIMED|DONE)-[^/\\\\\\s]+)?(?:\\.md)?$`);
+const TASK_LINE = RegExp(`^task-${TASK_ID}$`);
 const TASK = RegExp(`^task-(${TASK_ID})(?:\\.(CLAIMED|DONE)-(.+))?\\.md$`);
 
 /** The id in `12`, `task-12`, `task-12.md` or the name of a taken task's file; throws `bad_name`. */
@@ -4322,7 +4332,8 @@ export async function claimLater(
   openWatches(waiter);
   let why = "";
   const decide = (): string => {
-    assertTurn(waiter, channel, id!, [], how.older); // under the lock: since the look before it may have come and gone
+    // Under the lock: since the look before the task may have been taken, and freed for somebody else.
+    assertTurn(waiter, channel, id!, takenBy(channel, id!, name), how.older);
     return id!;
   };
   const tryNow = async (): Promise<Claim | undefined> => {
@@ -4371,9 +4382,9 @@ function assertTurn(
   if (filesOf(channel, id).some(({ state, owner }) => state === "claimed" && foldName(owner) === agent)) return;
   const [other, another] = others;
   if (other !== undefined && (older === undefined || another)) throw refusal(channel, id, others, undefined);
-  const since = other && claimedAt(channel, id, other.owner);
-  if (other !== undefined && since !== undefined) assertLeft(channel, id, other.owner, since, older!);
-  assertFirstInLine(waiter, channel);
+  if (other === undefined) return assertFirstInLine(waiter, channel);
+  const since = claimedAt(channel, id, other.owner);
+  if (since !== undefined) assertLeft(channel, id, other.owner, since, older!); // stolen it heeds no line: it is not freed
 }
 
 /** Of those who wait for the same task, who came first has it first. */
@@ -4382,7 +4393,7 @@ function assertFirstInLine({ agent, aim, since }: Waiter, channel: Channel): voi
   const [mine, myself] = place({ since }, agent);
   for (const name of cursorNames(channel, ".wait")) {
     const beat = name === agent ? undefined : liveBeat(channel, name);
-    if (beat?.for !== aim || beat.from.includes(aim)) continue; // or it waits for messages of an agent of that name
+    if (beat === undefined || lineOf(beat) !== aim) continue;
     const [theirs, other] = place(beat, name);
     if (theirs < mine || (theirs === mine && other < myself))
       throw Object.assign(new Error(`${name} came before`), { code: "not_first" });

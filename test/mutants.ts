@@ -125,14 +125,14 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "claim --wait that takes the lock while others have the task",
-    from: "if (others.length > 0 && older === undefined) throw refusal(channel, id, others, undefined);",
+    from: "if (other !== undefined && (older === undefined || another)) throw refusal(channel, id, others, undefined);",
     to: "",
     tests: ["task-schedules"],
   },
   {
     name: "claim --wait in no line",
-    from: "\n  assertFirstInLine(waiter, channel);",
-    to: "",
+    from: "if (other === undefined) return assertFirstInLine(waiter, channel);",
+    to: "if (other === undefined) return;",
     tests: ["task-schedules", "tasks"],
   },
   {

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import fs from "node:fs";
 import { test, type TestContext } from "node:test";
-import { claim, claimLater, claimNext, createTask, lastMessages, listTasks, openChannel, type Message, type NewTask, type Presence, type Task } from "../chat.ts";
+import { claim, claimLater, claimNext, createTask, lastMessages, listTasks, openChannel, wait, type Message, type NewTask, type Presence, type Task } from "../chat.ts";
 import { BIN, cleanEnv, listening, random, REFERENCE, rows, sandbox, until, watchChild, type Result, type Running } from "./helpers.ts";
 
 const SEED = Number(process.env["SEED"] ?? Date.now() % 1e9);
@@ -631,6 +631,33 @@ test("claim: a wait for a task that is finished meanwhile ends at once", async (
   assert.match(stderr, /task-1 is finished by alice/);
   fails(3, "taken", "claim", "r", "1", "--wait", "--timeout", "60", "--as", "bob");
   fails(3, "taken", "claim", "r", "1", "--wait", "--timeout", "60", "--as", "alice"); // who finished it too
+});
+
+test("claim --wait: another wait of the same agent does not take its place in line", async (t) => {
+  const { ok, root, at } = board(t, "task-1.md");
+  ok(["claim", "r", "1", "--as", "alice"]);
+  const stop = new AbortController();
+  const channel = openChannel(root, "r");
+  const inLine = claimLater(channel, "bob", "1", { timeout: 60, signal: stop.signal });
+  const beat = (): string => fs.readFileSync(at("r", ".cursors", "bob.wait"), "utf8");
+  await until("bob stands in line", () => fs.existsSync(at("r", ".cursors", "bob.wait")));
+  const before = beat();
+  assert.match(before, /"for":"task-1","from":\["alice"\]/);
+  for (const how of [{}, { from: ["task-1"] }]) await assert.rejects(wait([channel], "bob", { timeout: 0.1, ...how }), { code: "timeout" });
+  await assert.rejects(claimLater(channel, "bob", undefined, { timeout: 0.1 }), { code: "timeout" });
+  assert.equal(beat(), before);
+  stop.abort(new Error("enough"));
+  await assert.rejects(inLine, /enough/);
+  assert.ok(!fs.existsSync(at("r", ".cursors", "bob.wait")));
+});
+
+test("claim --wait --steal: does not stand behind who waits until the task is freed", async (t) => {
+  const { ok, start, age, at } = board(t, "task-1.md");
+  ok(["claim", "r", "1", "--as", "alice"]);
+  age("1", "alice", 3);
+  start(["claim", "r", "1", "--wait", "--timeout", "60", "--as", "bob"]);
+  await until("bob stands in line", () => fs.existsSync(at("r", ".cursors", "bob.wait")));
+  assert.match(ok(["claim", "r", "1", "--wait", "--steal", "--older-than", "2h", "--timeout", "5", "--as", "carol"]), /alice was told/);
 });
 
 test("claim --wait --steal: while its owner was heard of no lock is taken, which would wake all who wait", async (t) => {
