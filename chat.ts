@@ -4637,8 +4637,9 @@ async function workTree(place: GitPlace): Promise<{ top: string; dir: string } |
   const ran = await tryGit(place, ["rev-parse", "--show-toplevel", "--absolute-git-dir"]);
   const [top, dir] = ran.out.toString().split("\n");
   if (ran.code === 0 && top && dir) {
-    assertNoCopy(path.resolve(top), path.resolve(dir));
-    return { top: path.resolve(top), dir: path.resolve(dir) };
+    const tree = { top: path.resolve(top), dir: path.resolve(dir) };
+    assertNoCopy(tree);
+    return tree;
   }
   const [, lost] = /not a git repository: (.*)/.exec(ran.err) ?? [];
   if (lost !== undefined) throw movedAway(place.cwd, lost);
@@ -4653,7 +4654,7 @@ function movedAway(root: string, lost: string): ChatError {
 }
 
 /** A work tree that was copied with its `.git` is still the first one's: each would lack what the other has, as if deleted. */
-function assertNoCopy(top: string, dir: string): void {
+function assertNoCopy({ top, dir }: { top: string; dir: string }): void {
   const own = path.join(top, ".git");
   const first = path.resolve(dir, readIfPossible(path.join(dir, "gitdir")).trim());
   if (first === dir || !fs.existsSync(first) || isSameFile(first, own)) return;
@@ -4672,14 +4673,16 @@ async function openRepo(root: string, { remote, signal, timeout = SILENCE_S }: S
   assertIdle(root, tree.dir); // before the branch: a rebase is on none
   if (branch === undefined) throw await onNone(bare);
   const names = remotesIn(config);
-  const chosen = remote ?? config.get(`branch.${branch}.remote`) ?? (names.includes("origin") ? "origin" : names[0]);
+  const usual = config.get(`branch.${branch}.remote`) ?? (names.includes("origin") ? "origin" : names[0]);
+  const chosen = remote ?? usual;
   if (chosen === undefined || !names.includes(chosen)) throw noRemote(root, chosen, names);
   const merge = config.get(`branch.${branch}.remote`) === chosen ? config.get(`branch.${branch}.merge`) : undefined;
   const upstream = merge ?? `refs/heads/${branch}`;
   const tracking = `refs/remotes/${chosen}/${upstream.replace(/^refs\/heads\//, "")}`;
   const url = urlOf(root, chosen, config.get(`remote.${chosen}.url`)!, tree.dir);
   const says = (key: string): boolean => config.get(`branch.${branch}.${key}`) === "true";
-  const [ours, settled] = [says("agentchat"), says("agentchatkeep")];
+  const isAsked = chosen !== usual || upstream !== `refs/heads/${branch}`;
+  const [ours, settled] = [says("agentchat"), says("agentchatkeep") || isAsked];
   return { ...place, dir: tree.dir, branch, remote: chosen, url, upstream, tracking, ours, settled };
 }
 
@@ -4796,6 +4799,7 @@ async function initRepo(root: string, url: string, { branch, signal, timeout = S
     throw error;
   }
   tellGit(root, false);
+  fs.rmSync(path.join(root, NEW_TREE), { recursive: true, force: true }); // of a sync that was killed
   const config: Config = outer === undefined ? new Map() : await gitConfig(place);
   if (outer !== undefined && outer.top === realFolder(root)) return reinit(place, url, branch, config);
   if (outer !== undefined) await keepOut(place, outer.top);
@@ -4812,13 +4816,14 @@ async function initRepo(root: string, url: string, { branch, signal, timeout = S
  * ids, for git takes no others; an empty remote tells only where it is a folder.
  */
 async function lookAt(place: GitPlace, url: string): Promise<{ main: string | undefined; format: string[] }> {
-  const args = ["ls-remote", "--symref", url, "HEAD", "refs/heads/*"];
-  const out = (await tryGit(place, args, { remote: true })).out.toString();
-  const main = /^ref: refs\/heads\/(\S+)\tHEAD$/m.exec(out)?.[1];
+  const out = (await tryGit(place, listing(url), { remote: true })).out.toString();
   const local = out === "" ? await tryGit(place, ["-C", url, "rev-parse", "--show-object-format"]) : undefined;
   const long = /^[0-9a-f]{64}\t/m.test(out) || local?.out.toString().trim() === "sha256";
-  return { main, format: long ? ["--object-format=sha256"] : [] };
+  return { main: mainIn(out), format: long ? ["--object-format=sha256"] : [] };
 }
+
+const listing = (url: string): string[] => ["ls-remote", "--symref", url, "HEAD", "refs/heads/*"];
+const mainIn = (listed: string): string | undefined => /^ref: refs\/heads\/(\S+)\tHEAD$/m.exec(listed)?.[1];
 
 /** What cannot become anything is told before anything is made: a mistyped path would stay as the remote. */
 async function assertPossible(place: GitPlace, url: string, branch: string | undefined, own: boolean): Promise<void> {
@@ -4874,9 +4879,13 @@ async function reinit(place: GitPlace, url: string, branch: string | undefined, 
   if (begun) await assertOurs(place, here, `the branch ${now} of ${place.cwd}`, below(place.cwd));
   const remote = remoteNamed(config, url);
   if (remote === undefined) await mendRemote(place, url, config);
-  if (begun && (branch === undefined || branch === now || now === undefined)) return;
-  if (begun) await git(place, ["branch", "-m", branch!]);
-  await trackRemote(place, branch ?? "main", remote ?? "origin", branch !== undefined);
+  if (begun && (branch === undefined || now === undefined)) return;
+  if (branch !== undefined && branch !== now) {
+    await assertNowhereElse(place, branch);
+    if (begun) await git(place, ["branch", "-m", branch]);
+  }
+  const before = config.has(`branch.${now}.remote`) ? now : undefined; // by a sync that was ended before its first commit
+  await trackRemote(place, branch ?? before ?? "main", remote ?? "origin", branch !== undefined);
 }
 
 async function mendRemote(place: GitPlace, url: string, config: Config): Promise<void> {
@@ -4907,7 +4916,9 @@ async function keepOut(place: GitPlace, top: string): Promise<void> {
   fs.appendFileSync(exclude, `${line}\n`);
 }
 
-/** A work tree at a folder that is not empty: made beside it, and moved in. */
+const NEW_TREE = ".new-work-tree";
+
+/** A work tree at a folder that is not empty: made in one inside it, and moved once it is whole. */
 async function addWorkTree(place: GitPlace, remote: string, branch: string, config: Config): Promise<void> {
   const root = place.cwd;
   if ((await currentBranch(place)) === branch) {
@@ -4915,23 +4926,24 @@ async function addWorkTree(place: GitPlace, remote: string, branch: string, conf
     throw new ChatError("no_repo", `${quoted(branch)} is the branch you work on`, mend);
   }
   await assertNowhereElse(place, branch);
-  const tree = await gitLine(place, ["mktree"]);
   const before = await oidOf(place, `refs/heads/${branch}`);
   if (before !== undefined) await assertOurs(place, before, `the branch ${branch}`);
-  const start = before ?? (await commitTree(place, tree, [], "nothing yet"));
-  const beside = `${root}.${nonce()}`;
+  const start = before ?? (await commitTree(place, await gitLine(place, ["mktree"]), [], "nothing yet"));
+  const inside = path.join(root, NEW_TREE);
   try {
-    await git(place, ["worktree", "add", "-q", "--no-checkout", "--detach", beside, start]);
-    fs.renameSync(path.join(beside, ".git"), path.join(root, ".git"));
+    // With -f twice git forgets the one of a sync that was killed.
+    await git(place, ["worktree", "add", "-f", "-f", "-q", "--no-checkout", "--detach", inside, start]);
+    const { dir } = (await workTree({ ...place, cwd: inside }))!;
+    if (before !== undefined) writeWhole(incomingPath({ dir }), `${before} ${NONE_HERE}\n`);
+    await readyWorkTree({ ...place, cwd: inside }, remote, branch, config);
+    fs.renameSync(path.join(inside, ".git"), path.join(root, ".git"));
+    fs.writeFileSync(path.join(dir, "gitdir"), `${path.join(realFolder(root)!, ".git")}\n`);
   } finally {
-    removeIfPresent(fs.rmdirSync, beside);
+    fs.rmSync(inside, { recursive: true, force: true });
   }
-  const dir = (await workTree(place))!.dir;
-  fs.writeFileSync(path.join(dir, "gitdir"), `${path.join(realFolder(root)!, ".git")}\n`);
-  if (before !== undefined) {
-    writeWhole(incomingPath({ dir }), `${before}\n`); // its files are not here: they are taken in as if they came
-    await git(place, ["update-ref", "-d", `refs/heads/${branch}`, before]);
-  }
+}
+
+async function readyWorkTree(place: GitPlace, remote: string, branch: string, config: Config): Promise<void> {
   await trackRemote(place, branch, remote, true);
   // Of a sparse work tree git makes a sparse one: a pull by hand would leave no message there.
   if (config.get("core.sparsecheckout") === "true")
@@ -5022,7 +5034,8 @@ interface Sync {
   readonly came: Map<string, Carried>; // by path
   readonly renumbered: Renumbered[];
   readonly lost: Lost[];
-  readonly leftOut: Map<string, string>; // path: why
+  readonly leftOut: Map<string, string>; // path: why; of the remote
+  readonly unsent: Map<string, string>; // and of what is here
   readonly hidden: Set<string>; // paths that were left out before
   readonly notes: Set<string>;
   here: string | undefined; // the commit of the branch
@@ -5066,7 +5079,8 @@ export async function sync(root: string, how: Syncing = {}): Promise<Synced> {
         came: new Map(),
         renumbered: [],
         lost: [],
-        leftOut: new Map(),
+        leftOut: new Map<string, string>(),
+        unsent: new Map<string, string>(),
         hidden: new Set<string>(),
         notes: new Set<string>(),
       };
@@ -5078,8 +5092,8 @@ export async function sync(root: string, how: Syncing = {}): Promise<Synced> {
   });
 }
 
-function outcome({ root, repo, sent, came, renumbered, lost, leftOut, notes, here }: Sync): Synced {
-  const left_out = [...leftOut].map(([path, reason]) => ({ path, reason }));
+function outcome({ root, repo, sent, came, renumbered, lost, leftOut, unsent, notes, here }: Sync): Synced {
+  const left_out = [...new Map([...leftOut, ...unsent])].map(([path, reason]) => ({ path, reason }));
   const remote = repo.tracking.replace(/^refs\/remotes\//, "");
   const all = { sent, came: [...came.values()], renumbered, lost, left_out, notes: [...notes] };
   return { root, remote, commit: here ?? null, ...all };
@@ -5131,11 +5145,15 @@ async function syncNow(run: Sync): Promise<void> {
   }
 }
 
+function fetching({ url, upstream, tracking }: Repo): string[] {
+  const options = ["--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--progress"];
+  return ["fetch", ...options, url, `+${upstream}:${tracking}`];
+}
+
 /** Fetches, and takes in what came; returns why the remote could not be reached. */
 async function fetchNews(run: Sync): Promise<ChatError | undefined> {
   const { repo } = run;
-  const refs = `+${repo.upstream}:${repo.tracking}`;
-  const args = ["fetch", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--progress", repo.url, refs];
+  const args = fetching(repo);
   const ran = await tryGit(repo, args, { remote: true }).catch((error: unknown) => {
     if (error instanceof ChatError && error.code === "remote") return error;
     throw error;
@@ -5157,22 +5175,19 @@ async function fetchNews(run: Sync): Promise<ChatError | undefined> {
 async function meet(run: Sync): Promise<boolean> {
   const { repo } = run;
   if (repo.settled || run.last !== undefined) return false;
-  const out = (
-    await git(repo, ["ls-remote", "--symref", repo.url, "HEAD", "refs/heads/*"], { remote: true })
-  ).toString();
-  const heads = [...out.matchAll(/^\S+\trefs\/heads\/(.*)$/gm)].map(([, name]) => name!);
-  const [, main] = /^ref: refs\/heads\/(\S+)\tHEAD$/m.exec(out) ?? [];
-  for (const name of new Set([main, "main", "agent-chat", ...(heads.length === 1 ? heads : [])])) {
+  const listed = (await git(repo, listing(repo.url), { remote: true })).toString();
+  const heads = [...listed.matchAll(/^\S+\trefs\/heads\/(.*)$/gm)].map(([, name]) => name!);
+  const likely = new Set([mainIn(listed), "main", "agent-chat", ...(heads.length === 1 ? heads : [])]);
+  for (const name of likely) {
     if (name === undefined || !heads.includes(name)) continue;
     const [upstream, tracking] = [`refs/heads/${name}`, `refs/remotes/${repo.remote}/${name}`];
-    await git(repo, ["fetch", "-q", "--no-tags", "--no-write-fetch-head", repo.url, `+${upstream}:${tracking}`], {
-      remote: true,
-    });
+    const other: Repo = { ...repo, upstream, tracking, settled: true };
+    await git(repo, fetching(other), { remote: true });
     if (!(await holdsChannels(repo, tracking))) continue;
     if (run.here !== undefined && (await baseOf(repo, run.here, tracking)) !== undefined) continue; // left on purpose
     await setUpstream(repo, repo.branch, repo.remote, upstream);
     run.notes.add(`${repo.remote} has no branch ${repo.branch}, but channels on ${name}: this root goes with that one`);
-    run.repo = { ...repo, upstream, tracking, settled: true };
+    run.repo = other;
     return true;
   }
   return false;
@@ -5242,9 +5257,15 @@ const carried = (channel: string, file: string): Carried => ({ channel, ...toEnt
 // the branch does not have yet, and they must not be taken for what somebody here did.
 const incomingPath = ({ dir }: { readonly dir: string }): string => path.join(dir, "agent-chat-incoming");
 
+const NONE_HERE = "none of it is here"; // of a branch that a work tree was made for: it is taken in as if it came
+
 async function finishIncoming(run: Sync): Promise<void> {
-  const oid = readIfPossible(incomingPath(run.repo)).trim();
-  if (!/^[0-9a-f]{40,64}$/.test(oid)) return;
+  const [, oid, how] = /^([0-9a-f]{40,64})(?: (.*))?$/m.exec(readIfPossible(incomingPath(run.repo))) ?? [];
+  if (oid === undefined) return;
+  if (how === NONE_HERE && oid === run.here) {
+    await git(run.repo, ["update-ref", "-d", `refs/heads/${run.repo.branch}`, oid]);
+    run.here = undefined;
+  }
   if ((await oidOf(run.repo, oid)) !== undefined) await takeIn(run, oid);
   removeIfPresent(fs.unlinkSync, incomingPath(run.repo));
 }
@@ -5352,14 +5373,13 @@ async function unhidden({ repo, root, hidden }: Sync, index: readonly string[]):
 
 /** What differs between two commits, as far as it is to be taken in: nothing of it is trusted. */
 async function changesOf(run: Sync, rows: readonly TreeRow[], theirs: string): Promise<Change[]> {
+  for (const { path: file } of rows) run.leftOut.delete(file); // it may be gone or good by now
   await takeIgnored(run, rows);
   const [plain, channels] = [plainFolders(run.root), await channelsOf(run, rows, theirs)];
   const wanted = rows.flatMap((row) => {
     const place = channels.has(row.path.split("/")[0]!) ? placeOf(run.root, row.path) : undefined;
-    const reason =
-      place === undefined
-        ? "is nothing of a channel"
-        : row.after !== undefined && (reasonOf(row.mode) || (!plain(row.path) && "is below what is no folder here"));
+    const bad = place === undefined ? "is nothing of a channel" : reasonOf(row.mode);
+    const reason = row.after !== undefined && (bad || (!plain(row.path) && "is below what is no folder here"));
     const isOfOneMachine = row.path.includes("/.cursors/"); // committed by an older agent-chat, or by hand
     if (reason && !isOfOneMachine) run.leftOut.set(row.path, reason);
     return place === undefined || reason ? [] : [{ ...row, place }];
@@ -5933,6 +5953,7 @@ async function changedHere(run: Sync, channels: readonly Channel[]): Promise<New
   const { repo, root, here } = run;
   const found: News = { added: [], changed: new Set(), removed: [] };
   const folders = channels.map(({ name }) => `${name}/`);
+  run.unsent.clear(); // it is looked at anew
   channels.forEach(letWriterFinish);
   const index = splitRows(await git(repo, ["ls-files", "-t", "-z"]));
   const spoilt = await unhidden(run, index);
@@ -5961,25 +5982,25 @@ async function isChanged({ repo, root }: Sync, file: string, here: string | unde
 }
 
 /** A `_meta.json` with which nobody could do anything, as a conflict leaves it: the one that was sent before stands. */
-function isSpoilt({ root, leftOut }: Sync, file: string): boolean {
+function isSpoilt({ root, unsent }: Sync, file: string): boolean {
   if (placeOf(root, file)?.kind !== "meta") return false;
   const damage = damageOf(readIfPossible(path.join(root, file)));
-  if (damage !== undefined) leftOut.set(file, damage);
+  if (damage !== undefined) unsent.set(file, damage);
   return damage !== undefined;
 }
 
 /** Whether a file here is one to be sent; what looks like one and is not is noted. */
-function isToSend({ root, leftOut }: Sync, file: string): boolean {
+function isToSend({ root, unsent }: Sync, file: string): boolean {
   const place = placeOf(root, file);
   if (place === undefined) {
-    if (file.endsWith("/")) leftOut.set(file, "is a git repository of its own");
-    else if (!/\/(\.|_seq\.lock)/.test(file)) leftOut.set(file, "has a name that not every machine can have");
+    if (file.endsWith("/")) unsent.set(file, "is a git repository of its own");
+    else if (!/\/(\.|_seq\.lock)/.test(file)) unsent.set(file, "has a name that not every machine can have");
     return false;
   }
   const stat = fs.lstatSync(path.join(root, file), { throwIfNoEntry: false });
   if (stat === undefined) return false;
   const reason = badFile(root, place, stat);
-  if (reason !== undefined) leftOut.set(file, reason);
+  if (reason !== undefined) unsent.set(file, reason);
   return reason === undefined;
 }
 

@@ -198,6 +198,65 @@ test("sync: killed before any of its steps, hides and tears nothing, and the nex
 
 test("sync: killed with the git that it runs, leaves at most a lock that is named", (t) => killSyncs(t, 8, 8, { KILL_GIT: "1" }));
 
+/** A repository of code with a remote, and below it a root; its branch may be there already, with a message that was not pushed. */
+function besideCode(dir: string, isBegun: boolean): void {
+  const [code, root] = [path.join(dir, "code"), path.join(dir, "code", ".agent-chat")];
+  git(dir, "init", "-q", "--bare", "-b", "main", "chat.git");
+  git(dir, "init", "-q", "-b", "main", "code");
+  fs.writeFileSync(path.join(code, "a.c"), "int x;\n");
+  git(code, "add", ".");
+  git(code, "-c", "user.name=U", "-c", "user.email=u@x", "commit", "-q", "-m", "code");
+  git(code, "remote", "add", "origin", "../chat.git");
+  git(code, "push", "-q", "origin", "main");
+  fs.mkdirSync(root);
+  succeed(root, "init", "talk");
+  succeed(root, "post", "talk", "--as", "ann", "--body", "one");
+  if (!isBegun) return;
+  succeed(root, "sync", "--init", "origin");
+  succeed(root, "post", "talk", "--as", "ann", "--body", "two");
+  succeed(root, "task", "talk", "three", "--as", "ann");
+  fs.renameSync(path.join(dir, "chat.git"), path.join(dir, "away"));
+  assert.equal(runAt(root, ["sync"]).status, 1);
+  fs.renameSync(path.join(dir, "away"), path.join(dir, "chat.git"));
+  fs.rmSync(root, { recursive: true });
+  fs.mkdirSync(root); // where the next one runs
+}
+
+/** What is left in the repository of code, and in the root. */
+function tracesIn(root: string): unknown[] {
+  const code = path.dirname(root);
+  const trees = git(code, "worktree", "list", "--porcelain").match(/^(branch|detached).*/gm);
+  const config = git(code, "config", "--get-regexp", "^branch").split("\n").filter((row) => !/agentchat true/.test(row)).sort();
+  const names = fs.readdirSync(root).filter((name) => !/^\.git(ignore|attributes)?(\.\w{10})?$/.test(name)); // or a draft of one
+  const talked = fs.readdirSync(path.join(root, "talk")).filter((name) => name.endsWith(".md"));
+  return [trees, config, names, talked, git(code, "status", "--porcelain"), git(code, "ls-tree", "-r", "--name-only", "origin/agent-chat")];
+}
+
+test("sync --init NAME: killed before any of its steps, makes the same once it is run again, and leaves nothing behind", (t) => {
+  for (const isBegun of [false, true]) {
+    const { dir } = sandbox(t);
+    fs.mkdirSync(path.join(dir, "built"));
+    besideCode(path.join(dir, "built"), isBegun);
+    const rootIn = (name: string): string => {
+      fs.cpSync(path.join(dir, "built"), path.join(dir, name), { recursive: true });
+      return path.join(dir, name, "code", ".agent-chat");
+    };
+    const whole = rootIn("whole");
+    succeed(whole, "sync", "--init", "origin");
+    let last = 0;
+    for (const n of steps(14)) {
+      const root = rootIn(`killed-${n}`);
+      const { signal } = runAt(root, ["sync", "--init", "origin"], { KILL_AT: String(n) });
+      if (signal !== "SIGKILL") break;
+      last = n;
+      succeed(root, "sync", "--init", "origin");
+      assert.deepEqual(tracesIn(root), tracesIn(whole), `SEED=${SEED}, killed before step ${n}`);
+    }
+    t.diagnostic(`SEED=${SEED}, last killed before step ${last}`);
+    assert.ok(last > 15, `it has some steps: ${last}`);
+  }
+});
+
 test("sync: two at once of one root both end well, and what is new is carried by one commit", async (t) => {
   const { dir, start } = sandbox(t);
   const shown = await twoMachines(dir);

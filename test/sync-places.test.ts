@@ -171,6 +171,30 @@ test("sync: what is left out of the remote stays there, though others push meanw
   );
 });
 
+test("sync: what of here was left out is sent once it is good, though others pushed meanwhile; what is removed there is not left out", (t) => {
+  const { ac, git, enter, path: at, there, dir, chat } = synced(t);
+  enter("two");
+  git(".", "clone", "-q", "-b", "main", "hub.git", "hand");
+  fs.writeFileSync(at("hand", "_odd"), "x\n");
+  git("hand", "add", "-A");
+  git("hand", "commit", "-q", "-m", "more");
+  const good = fs.readFileSync(at("two", META), "utf8");
+  fs.writeFileSync(at("two", META), "{");
+  ac("two", "post", "r", "--as", "bob", "--body", "mine");
+  const first = `if [[ " $* " == *" push "* && ! -e "${dir}/done" ]]; then touch "${dir}/done"; git -C "${at("hand")}" push -q origin HEAD:main; fi`;
+  const env = { PATH: gitThatFirst({ dir }, first), GIT_CONFIG_GLOBAL: "/dev/null" };
+  const leftOut = (text: string): string[] => (JSON.parse(text) as { left_out: { path: string }[] }).left_out.map((one) => one.path);
+  assert.deepEqual(leftOut(chat(["sync", "--root", at("two"), "--json"], { env }).stdout), ["_odd", META]);
+  fs.writeFileSync(at("two", META), good.replace('"members": []', '"members": ["bob"]'));
+  ac("two", "sync");
+  assert.match(there(META), /bob/);
+  git("hand", "pull", "-q", "origin", "main");
+  git("hand", "rm", "-q", "_odd");
+  git("hand", "commit", "-q", "-m", "less");
+  git("hand", "push", "-q", "origin", "HEAD:main");
+  assert.deepEqual(leftOut(ac("two", "sync", "--json")), []);
+});
+
 test("sync: files here that not every machine could have are named, as is a repository in a channel", (t) => {
   const { ac, git, path: at } = synced(t);
   for (const name of ["a: b.txt", "two\nlines.txt", "_notes.md", ".hidden"])
@@ -207,6 +231,26 @@ test("sync: a clone on a branch that the remote does not have goes with the one 
     "mine",
     "",
   ]);
+});
+
+test("sync: --branch holds for a root that is begun already, and --remote NAME once is no move to that one", (t) => {
+  const { ac, git, path: at, fails } = synced(t);
+  git(".", "init", "-q", "-b", "notes", "two");
+  git("two", "remote", "add", "origin", at("nowhere.git"));
+  ac("two", "init", "r");
+  fails("two", 1, "unpushed", "sync");
+  git("two", "remote", "remove", "origin");
+  assert.match(ac("two", "sync", "--init", at("hub.git"), "--branch", "notes"), /origin\/notes/);
+  git(".", "init", "-q", "--bare", "copies.git");
+  ac("three", "init", "other");
+  ac("three", "sync", "--init", at("copies.git"));
+  git("one", "branch", "-q", "-m", "main", "mine");
+  for (const root of ["one", "two"]) git(root, "remote", "add", "copies", at("copies.git"));
+  const config = git("two", "config", "--get-regexp", "^branch");
+  assert.match(ac("two", "sync", "--remote", "copies"), /copies\/notes/);
+  assert.equal(git("two", "config", "--get-regexp", "^branch"), config);
+  assert.match(ac("one", "sync", "--remote", "copies"), /copies\/mine/);
+  assert.match(ac("one", "sync"), /origin\/main/, "it goes on where it was");
 });
 
 test("sync: on no branch, as a submodule is, it names one that has the commit", (t) => {
