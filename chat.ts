@@ -4782,24 +4782,34 @@ function treeRow(row: string): { mode: string; oid: string; name: string } {
   return { mode, oid, name: row.slice(row.indexOf("\t") + 1) };
 }
 
-/**
- * Makes a root a work tree of its own: a repository, or, where the URL is that of a remote of the repository around it, a
- * work tree of that for a branch of messages. Neither touches a branch, the index or a file of the repository around.
- */
-async function initRepo(root: string, url: string, { branch, signal, timeout = SILENCE_S }: Syncing): Promise<void> {
+/** Where a root is to be made a work tree. What cannot be is told before anything is made. */
+async function initPlace(
+  root: string,
+  url: string,
+  { branch, signal, timeout = SILENCE_S }: Syncing,
+): Promise<GitPlace> {
   const before = isFolder(root);
   makeFolder(root);
   const place: GitPlace = { cwd: root, env: gitEnvironment(), signal, silence: timeout };
-  let outer: { top: string } | undefined;
   try {
-    outer = await workTree(place);
+    const outer = await workTree(place);
     await assertPossible(place, url, branch, outer?.top === realFolder(root));
   } catch (error) {
     if (!before) removeIfPresent(fs.rmdirSync, root);
     throw error;
   }
+  return place;
+}
+
+/**
+ * Makes a root a work tree of its own: a repository, or, where the URL is that of a remote of the repository around it, a
+ * work tree of that for a branch of messages. Neither touches a branch, the index or a file of the repository around.
+ */
+async function initRepo(place: GitPlace, url: string, branch: string | undefined): Promise<void> {
+  const root = place.cwd;
   tellGit(root, false);
   fs.rmSync(path.join(root, NEW_TREE), { recursive: true, force: true }); // of a sync that was killed
+  const outer = await workTree(place);
   const config: Config = outer === undefined ? new Map() : await gitConfig(place);
   if (outer !== undefined && outer.top === realFolder(root)) return reinit(place, url, branch, config);
   if (outer !== undefined) await keepOut(place, outer.top);
@@ -4825,7 +4835,7 @@ async function lookAt(place: GitPlace, url: string): Promise<{ main: string | un
 const listing = (url: string): string[] => ["ls-remote", "--symref", url, "HEAD", "refs/heads/*"];
 const mainIn = (listed: string): string | undefined => /^ref: refs\/heads\/(\S+)\tHEAD$/m.exec(listed)?.[1];
 
-/** What cannot become anything is told before anything is made: a mistyped path would stay as the remote. */
+/** A mistyped path would stay as the remote. */
 async function assertPossible(place: GitPlace, url: string, branch: string | undefined, own: boolean): Promise<void> {
   const root = place.cwd;
   if (branch !== undefined && (await tryGitLine(place, ["check-ref-format", "--branch", branch])) !== branch)
@@ -5071,9 +5081,13 @@ export async function sync(root: string, how: Syncing = {}): Promise<Synced> {
   parseCount("tries", String(how.tries ?? SYNC_TRIES));
   assertSeconds("timeout", String(how.timeout), how.timeout ?? 0);
   return explainingLater(`sync ${quoted(base)}`, async () => {
-    if (how.init !== undefined) await initRepo(base, how.init, how);
+    const { init, branch, signal } = how;
+    if (init !== undefined) {
+      const place = await initPlace(base, init, how);
+      await withSync(base, signal, () => initRepo(place, init, branch)); // of two at once the second finds it made
+    }
     const repo = await openRepo(base, how);
-    return withSync(base, how.signal, async () => {
+    return withSync(base, signal, async () => {
       const lists = {
         sent: [],
         came: new Map(),

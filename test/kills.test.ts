@@ -257,6 +257,16 @@ test("sync --init NAME: killed before any of its steps, makes the same once it i
   }
 });
 
+test("sync --init NAME: of three at once all end well, and there is one work tree", async (t) => {
+  const { dir, start } = sandbox(t);
+  besideCode(dir, false);
+  const [code, root] = [path.join(dir, "code"), path.join(dir, "code", ".agent-chat")];
+  const all = await Promise.all([1, 2, 3].map(() => start(["sync", "--init", "origin", "--root", root], { cwd: code }).ended));
+  assert.deepEqual(all.map(({ status }) => status), [0, 0, 0], all.map(({ stderr }) => stderr).join(""));
+  const [trees, , names] = tracesIn(root);
+  assert.deepEqual([trees, names], [["branch refs/heads/main", "branch refs/heads/agent-chat"], ["talk"]]);
+});
+
 test("sync: two at once of one root both end well, and what is new is carried by one commit", async (t) => {
   const { dir, start } = sandbox(t);
   const shown = await twoMachines(dir);
