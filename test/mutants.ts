@@ -360,6 +360,12 @@ const MUTANTS: readonly Mutant[] = [
     tests: ["sync", "machines"],
   },
   {
+    name: "sync --init: what a branch has, and a new work tree of it has not, is taken for deleted",
+    from: "if (how === NONE_HERE && oid === run.here) {",
+    to: 'if (how === "") {',
+    tests: ["sync-init"],
+  },
+  {
     name: "sync: what is taken in is not written down before",
     from: "writeWhole(incomingPath(repo), `${theirs}\\n`);",
     to: "",

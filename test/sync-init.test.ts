@@ -146,6 +146,7 @@ test("sync --init in a code repository, after its work tree was deleted: all com
   here.ok(["sync", "--init", "origin"], { cwd: code });
   const tree = net.git(origin, "ls-tree", "-r", "agent-chat");
   fs.rmSync(here.root, { recursive: true });
+  here.ok(["init", "review"]); // by who does not know that it is there
   here.ok(["sync", "--init", "origin"], { cwd: code });
   here.ok(["sync"]);
   assert.deepEqual([here.files(), fs.existsSync(here.at("review", "task-1.md"))], [["0001-ann-hello.md"], true]);
