@@ -179,8 +179,8 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "steal from an owner who was heard of",
-    from: "if (since !== undefined && wasSilent(channel, since, owner, older)) return other;",
-    to: "if (since !== undefined) return other;",
+    from: "if (since !== undefined && wasSilent(channel, since, owner, older)) return;",
+    to: "if (since !== undefined) return;",
     tests: ["task-schedules", "tasks"],
   },
   {
