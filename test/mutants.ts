@@ -127,7 +127,7 @@ const MUTANTS: readonly Mutant[] = [
     name: "claim --wait that takes the lock while others have the task",
     from: "if (other !== undefined && (older === undefined || another)) throw refusal(channel, id, others, undefined);",
     to: "",
-    tests: ["task-schedules"],
+    tests: ["tasks"],
   },
   {
     name: "claim --wait in no line",

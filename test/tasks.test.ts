@@ -660,13 +660,14 @@ test("claim --wait --steal: does not stand behind who waits until the task is fr
   assert.match(ok(["claim", "r", "1", "--wait", "--steal", "--older-than", "2h", "--timeout", "5", "--as", "carol"]), /alice was told/);
 });
 
-test("claim --wait --steal: while its owner was heard of no lock is taken, which would wake all who wait", async (t) => {
+test("claim --wait, --steal too: while somebody who was heard of has the task no lock is taken, which would wake all who wait", async (t) => {
   const { ok, root, at } = board(t, "task-1.md");
   ok(["claim", "r", "1", "--as", "alice"]);
   fs.mkdirSync(at("r", ".cursors"), { recursive: true });
   const before = fs.statSync(at("r")).mtimeMs;
-  const how = { older: 3600, timeout: 0.3, interval: 0.02 };
-  await assert.rejects(claimLater(openChannel(root, "r"), "bob", "1", how), { code: "timeout", message: /claimed \d+ s ago; alice: last seen/ });
+  const waiting = (how: object): Promise<unknown> => claimLater(openChannel(root, "r"), "bob", "1", { timeout: 0.3, interval: 0.02, ...how });
+  await assert.rejects(waiting({}), { code: "timeout", message: /claimed by alice/ });
+  await assert.rejects(waiting({ older: 3600 }), { code: "timeout", message: /claimed \d+ s ago; alice: last seen/ });
   assert.equal(fs.statSync(at("r")).mtimeMs, before);
 });
 
