@@ -1169,8 +1169,7 @@ const NO_NAMES = "has members that are no names";
 
 /** Why a text is no `_meta.json` that anybody could do anything with; odd members do not make it one. */
 function damageOf(text: string): string | undefined {
-  const { problem } = parseMeta(text);
-  return problem === NO_OBJECT ? problem : undefined;
+  return objectIn(text) === undefined ? NO_OBJECT : undefined;
 }
 
 function stringsIn(list: unknown): string[] {
@@ -3023,7 +3022,8 @@ export function receipts(channel: Channel, seq: number, onNote?: Note): Receipt[
     });
     const { entries } = listMessages(channel); // after the cursors, which it is to judge
     const [shared, newest] = [sharedNumbers(channel, entries), highest(channel, entries)];
-    const replied = repliesTo(channel, seq, entries, inspectReadable);
+    const replies = repliesTo(channel, seq, entries, inspectReadable);
+    const replied = replies.map(({ from, seq, file }) => ({ from, seq, file }));
     return found.map(({ message, all, readers }) => {
       const { file, path: full, from, title } = message;
       for (const reader of readers) reader.cursor = doubt(reader.cursor, newest);
@@ -3037,18 +3037,10 @@ export function receipts(channel: Channel, seq: number, onNote?: Note): Receipt[
 }
 
 /** The answers to a message: they have higher numbers. */
-function repliesTo(
-  channel: Channel,
-  seq: number,
-  entries: readonly Entry[],
-  open = inspect,
-  isOne = (message: Message): boolean => message.reply_to === seq,
-): Receipt["replied"] {
-  const later = entries.filter((entry) => entry.seq > seq);
-  return later.flatMap((entry) => {
-    const finding = open(channel, entry);
-    if (finding.kind !== "message" || !isOne(finding.message)) return [];
-    return [{ from: finding.message.from, seq: entry.seq, file: entry.file }];
+function repliesTo(channel: Channel, seq: number, entries: readonly Entry[], open = inspect): Message[] {
+  return entries.flatMap((entry) => {
+    const finding = entry.seq > seq ? open(channel, entry) : undefined;
+    return finding?.kind === "message" && finding.message.reply_to === seq ? [finding.message] : [];
   });
 }
 
@@ -3272,9 +3264,8 @@ function aimAtReplies(waiter: Waiter, { reader }: Watch, seq: number): void {
   const asked = findMessages(channel, seq);
   if (waiter.hears.length === 0) waiter.hears = askedBy(channel, asked, waiter.agent);
   if (!waiter.how.each) return;
-  const isWhatItWaitsFor = (message: Message): boolean => matches({ ...waiter.how, reply: seq }, message);
-  for (const { from } of repliesTo(channel, seq, listMessages(channel).entries, inspect, isWhatItWaitsFor))
-    reader.heard.add(foldName(from));
+  for (const message of repliesTo(channel, seq, listMessages(channel).entries))
+    if (matches({ ...waiter.how, reply: seq }, message)) reader.heard.add(foldName(message.from));
 }
 
 /** Whom messages ask, but for who waits: their recipients, else the members; an open channel does not tell. */
