@@ -397,6 +397,13 @@ function oneLine(text: string): string {
   return text.replace(LINE_BREAKS, " ").toWellFormed();
 }
 
+/** What may be longer, at a length that a header can hold; it is not cut inside a character of two units. */
+function shortLine(text: string): string {
+  return oneLine(text)
+    .slice(0, LINE_MAX)
+    .replace(/[\ud800-\udbff]$/, "");
+}
+
 /** A header value as a YAML scalar: quoted only where a YAML reader would take it for something else (SPEC 4.5). */
 function formatValue(text: string): string {
   if (!needsQuotes(text)) return text;
@@ -1554,7 +1561,7 @@ function address(channel: Channel, outgoing: Outgoing, body: string, notes: stri
 }
 
 function titleFor(answered: Message | undefined, body: string): string {
-  return answered === undefined ? titleFrom(body) : `re: ${answered.title.replace(/^re: /i, "")}`.slice(0, LINE_MAX);
+  return answered === undefined ? titleFrom(body) : shortLine(`re: ${answered.title.replace(/^re: /i, "")}`);
 }
 
 /** Normal is what a message without the key has, so it is not written. */
@@ -2748,11 +2755,6 @@ function liveBeat(channel: Channel, agent: string, now = Date.now()): Heartbeat 
   } catch {
     return undefined; // none, or half-written
   }
-}
-
-/** What another wrote into a file, of a bearable length, so that it forges no line of ours. */
-function shortLine(text: string): string {
-  return oneLine(text).slice(0, LINE_MAX).toWellFormed();
 }
 
 function parseBeat(text: string): Heartbeat {
@@ -4248,7 +4250,7 @@ function tellEnd(turn: Turn, ended: Task, record: TaskRecord, body: string | und
   const others = [record.state === "done" ? from : "", record.owner ?? ""].filter((other) => foldName(other) !== name);
   const to = record.state === "done" ? others.filter((other) => isName(foldName(other))) : [];
   const text = body ?? `task-${id}${title && ` (${title})`} is ${record.state === "done" ? "done" : "open again"}.`;
-  const about = `task-${id} ${record.state}${title && `: ${title}`}`.slice(0, LINE_MAX);
+  const about = shortLine(`task-${id} ${record.state}${title && `: ${title}`}`);
   return tellOnce(turn, record, { to, title: about, body: text, status: record.state }).message;
 }
 
@@ -6152,7 +6154,7 @@ function render(message: Message, token: string, body: string): string {
 /** A header's value on one line, and of a bearable length. */
 function field(text: string): string {
   const line = visible(text).replace(/\n/g, " ");
-  return line.length <= LINE_MAX ? line : `${line.slice(0, LINE_MAX).toWellFormed()}...`;
+  return line.length <= LINE_MAX ? line : `${shortLine(line)}...`;
 }
 
 /** A message that is larger than the whole budget: its beginning, and where the rest is. */
