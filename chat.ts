@@ -6676,9 +6676,9 @@ export const COMMANDS = {
         if (given.sync) await syncPosted(call, channel, posted);
         const { message } = nowPosted(channel, posted, before);
         const words = ["wait", channel.name, "--reply-to", String(message.seq), ...typed(given, "max-bytes")];
-        const each = given.each ? ["--each"] : [];
-        const from = given.sync ? ["--sync", String(SYNC_EVERY_S)] : []; // or an answer from elsewhere would never come
-        later = { ...call, again: call.instead([...words, ...each, ...from]), rest: call.instead(words) };
+        const sync = given.sync ? ["--sync", String(SYNC_EVERY_S)] : []; // or an answer from elsewhere would never come
+        const more = [...typed(given, "each", "timeout", "interval", "detached"), ...sync];
+        later = { ...call, again: call.instead([...words, ...more]), rest: call.instead(words) };
         await printPosted(call, channel, { ...posted, message });
       };
       const asking = (how: Waiting): Promise<Batch[]> => ask(channel, outgoing, { ...how, each: given.each, onPosted });
@@ -7019,7 +7019,10 @@ function words(list: string): string[] {
 
 /** Options with their values as they were given, to be typed again. */
 function typed(given: Readonly<Record<string, string | true | undefined>>, ...options: string[]): string[] {
-  return options.flatMap((option) => (typeof given[option] === "string" ? [`--${option}`, given[option]] : []));
+  return options.flatMap((option) => {
+    const value = given[option];
+    return value === undefined ? [] : [`--${option}`, ...(value === true ? [] : [value])];
+  });
 }
 
 /** What is to be posted, with its body. */
@@ -7787,7 +7790,7 @@ function toCall({ values, operands }: Parsed, { options }: Command, args: readon
   const { value: root, from: rootFrom } = explaining("find the root", () => findRoot(option, note));
   const said = /^(--root|AGENT_CHAT_ROOT)$/.test(rootFrom) ? ["--root", root] : [];
   const instead = (words: readonly string[]): string =>
-    shellLine([...words, ...(name === undefined ? [] : ["--as", name]), ...said]);
+    shellLine([...words, ...(name === undefined ? [] : ["--as", name]), ...said, ...(json ? ["--json"] : [])]);
   const again = commandLine(args);
   return { root, rootFrom, operands, json, again, rest: again, instead, note, agent, name, nameFrom };
 }

@@ -162,7 +162,7 @@ test("ask --sync: a question that got another number is answered by that one, an
   }
   const late = ["ask", "review", "--as", "bob", "--to", "ann", "--body", "and later?", "--sync", "--timeout", "0"];
   const { stderr } = await there.start(late).ended;
-  assert.match(stderr, /\n {2}try: agent-chat wait review --reply-to \d+ --sync 15 --as bob/); // it has to fetch too
+  assert.match(stderr, /\n {2}try: agent-chat wait review --reply-to \d+ --timeout 0 --sync 15 --as bob/); // it has to fetch too
 });
 
 test("sync: a message deleted by hand, here or there, is put back; so is a channel", (t) => {
