@@ -129,7 +129,7 @@ export function watchChild(child: ChildProcess): Running {
 }
 
 /** Resolves once `test` is true; rejects after 10 s, naming what was waited for. */
-export async function until(what: string, test: () => boolean, limit = 10_000): Promise<void> {
+export async function until(what: string, test: () => boolean, limit = 30_000): Promise<void> {
   const deadline = Date.now() + limit;
   while (!test()) {
     if (Date.now() > deadline) throw new Error(`waited ${limit} ms in vain until ${what}`);

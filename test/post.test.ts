@@ -152,7 +152,7 @@ test("post: a silent pipe is named after 2 s and given up after 10 s", async (t)
   const took = Date.now() - began;
   assert.equal(status, 1);
   assert.match(stderr, /waiting for the body on stdin[^]*nothing came on stdin for 10 s/);
-  assert.ok(took > 9_500 && took < 13_000, `${took} ms`);
+  assert.ok(took > 9_500 && took < 20_000, `${took} ms`);
   assert.ok(!fs.existsSync(at("review", "0001-alice-t.md")));
 });
 
