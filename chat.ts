@@ -3802,10 +3802,43 @@ function checkAfter(channel: Channel, id: string, after: readonly string[]): voi
     throw new ChatError("bad_value", `--after: task-${slot.task} is a slot, and never done; nothing was made`);
 }
 
-function noTask(channel: Channel, id: string, mend = `agent-chat tasks ${shellWord(channel.name)}`): ChatError {
-  const open = openOf(listTasks(channel)).map(({ task }) => task);
-  const there = open.length === 0 ? "no task is open" : `open: ${open.join(", ")}`;
-  return new ChatError("no_task", `no task "${id}" in ${channel.path}; ${there}`, mend);
+/** Says what there is instead; what is only spelled otherwise is what was meant, and no other is suggested then. */
+function noTask(channel: Channel, id: string, mend?: string): ChatError {
+  const tasks = listTasks(channel);
+  const open = openOf(tasks).map(({ task }) => task);
+  const near = nearestTask(
+    id,
+    tasks.map(({ task }) => task),
+  );
+  const more = open.length > OPEN_NAMED ? `, and ${count(open.length - OPEN_NAMED)} more` : "";
+  const there = open.length === 0 ? "no task is open" : `open: ${open.slice(0, OPEN_NAMED).join(", ")}${more}`;
+  const message = `no task "${id}" in ${channel.path}; ${there}`;
+  const look = `agent-chat tasks ${shellWord(channel.name)}`;
+  if (near === undefined) return new ChatError("no_task", message, mend ?? look);
+  return new ChatError("no_task", `${message}; did you mean ${quoted(near)}?`, look, [id, near]);
+}
+
+const OPEN_NAMED = 10; // tasks in one line of talk
+
+/** The task that an id which is not there was meant for; of numbers none is near another. */
+function nearestTask(id: string, ids: readonly string[]): string | undefined {
+  const plain = (text: string): string =>
+    text
+      .toLowerCase()
+      .replace(/^task[-_]?/, "")
+      .replace(/^0+(?=\d)/, "");
+  const word = plain(id);
+  const isNumber = /^\d+$/;
+  const near = ids.find((other) => plain(other) === word);
+  return (
+    near ??
+    (isNumber.test(word)
+      ? undefined
+      : nearest(
+          word,
+          ids.filter((other) => !isNumber.test(other)),
+        ))
+  );
 }
 
 /**

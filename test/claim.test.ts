@@ -81,6 +81,19 @@ test("claim: a task that is not there is an error that lists the open ones", (t)
   assert.deepEqual(files(), ["task-7.md", "task-8.CLAIMED-bob.md"]);
 });
 
+test("claim: an id that is only spelled otherwise gets the task that was meant suggested, never another", (t) => {
+  const { chat, at } = board(t, "task-1.md", "task-test-db.md", "task-12.CLAIMED-bob.md");
+  const typed = (...args: string[]): string => / {2}try: (.*?)( --root .*)?\n$/.exec(chat(args).stderr)?.[1] ?? "";
+  for (const id of ["TEST-DB", "testdb", "test_db", "Task-test-db"]) assert.equal(typed("claim", "r", id, "--as", "alice"), "agent-chat claim r test-db --as alice", id);
+  assert.equal(typed("claim", "r", "task-TEST-DB", "--as", "alice"), "agent-chat tasks r");
+  for (const id of ["012", "Task-12", "task12"]) assert.equal(typed("done", "r", id, "--as", "bob"), "agent-chat done r 12 --as bob", id);
+  assert.equal(typed("wait", "r", "--task", "Task-1", "--as", "bob"), "agent-chat wait r --task 1 --as bob");
+  assert.equal(typed("task", "r", "x", "--as", "bob", "--after", "1,TEST-DB"), "agent-chat task r x --as bob --after 1,test-db");
+  for (const id of ["2", "13", "11"]) assert.doesNotMatch(chat(["claim", "r", id, "--as", "alice"]).stderr, /did you mean/, id); // one number is not near another
+  for (let i = 20; i < 40; i++) fs.writeFileSync(at("r", `task-${i}.md`), "");
+  assert.match(chat(["claim", "r", "99", "--as", "alice"]).stderr, /; open: 1, 20, .*, 28, and 12 more\n/);
+});
+
 test("claim: a task that is a link or a folder is not taken", (t) => {
   const { chat, at } = board(t);
   fs.symlinkSync("/etc/hostname", at("r", "task-1.md"));
