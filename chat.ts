@@ -726,11 +726,16 @@ function readRegular(
 
 /** The text of a file that nothing depends on; empty where there is none. */
 function readIfPossible(file: string, most?: number): string {
+  return readOrUndefined(file, most) ?? "";
+}
+
+/** The same, told apart from an empty file; what is no file has no text. */
+function readOrUndefined(file: string, most?: number): string | undefined {
   try {
     const found = readRegular(file, most);
     return typeof found === "string" ? "" : found.bytes.toString();
   } catch {
-    return "";
+    return undefined;
   }
 }
 
@@ -3660,22 +3665,23 @@ function readTask(
   channel: Channel,
   { id, file, state, owner }: TaskFile,
   files: Map<string, TaskFile[]>,
-  text = readIfPossible(path.join(channel.path, file)),
+  text = readOrUndefined(path.join(channel.path, file)),
 ): Task {
-  const { fields, body } = splitMessage(text) ?? { fields: new Map<string, string>(), body: text };
+  const unknown = text === undefined ? UNREADABLE : isHalfWritten(text) ? HALF_WRITTEN : "";
+  const { fields, body } = splitMessage(text ?? "") ?? { fields: new Map<string, string>(), body: text ?? "" };
   const get = (key: string): string => fields.get(key) ?? "";
   const after = parseList(get("after")).map(taskIdOr);
   const priority = bare(get("priority")).toLowerCase();
   const record = state === "open" ? undefined : parseRecord(readIfPossible(recordPath(channel, id, owner)));
   const since = state === "open" ? get("ts") : record?.state === state ? record.since : "";
-  const blocked = state === "open" && after.some((other) => !isDone(files, other));
+  const blocked = state === "open" && (unknown !== "" || after.some((other) => !isDone(files, other)));
   return {
     channel: channel.name,
     task: id,
     file,
     path: path.join(channel.path, file),
     state: blocked ? "blocked" : state,
-    title: get("title") || titleFrom(body),
+    title: unknown || get("title") || titleFrom(body),
     from: bare(get("from")),
     for: parseRecipients(get("for")),
     after,
@@ -3684,6 +3690,14 @@ function readTask(
     since: since || null,
     ...(bare(get("slot")) === "true" && { slot: true }),
   };
+}
+
+const UNREADABLE = "(could not be read)"; // in the place of a title: whom it is for, and after what, is not known
+const HALF_WRITTEN = "(half-written: its header does not end)";
+
+/** A header that begins with a key and has no end: the rest is still to come, and may say that it is for somebody. */
+function isHalfWritten(text: string): boolean {
+  return /^\ufeff?---[ \t]*(\r?\n(\w*$|\w+:)|$)/.test(text) && splitMessage(text) === undefined;
 }
 
 /** The id in a word of `after`, as people write it: 3, task-3 or #3; what is none stays, and is never done. */
@@ -4019,6 +4033,8 @@ function assertFree(channel: Channel, id: string, name: Name): void {
   const files = taskFiles(channel);
   const task = tasksNamed(channel, id).find(({ owner }) => owner === null) ?? startOver();
   assertOpenTo(channel, task, name);
+  if (task.state === "blocked" && task.title === HALF_WRITTEN)
+    throw new ChatError("blocked", `task-${id} is half-written, its header does not end: ${from}`);
   const first = task.after.filter((other) => !isDone(files, other));
   if (first.length === 0) return;
   const names = first.map((other) => `task-${other}${files.has(other) ? "" : " (not there)"}`);
@@ -7565,7 +7581,7 @@ function taskLine(
     slot ? "slot" : "",
     titleFrom(title), // as short as if it came from the body
     names.length === 0 || state === "done" ? "" : `for ${names.join(", ")}`,
-    state === "blocked" ? `after ${after.join(", ")}` : "",
+    state === "blocked" && after.length > 0 ? `after ${after.join(", ")}` : "",
     owner === null
       ? from && `from ${from}`
       : `${owner}${since === null ? "" : ` since ${clockTime(since)}, ${age(since)}`}`,

@@ -1025,12 +1025,14 @@ async function judgeChange(world: World, { failure }: Report, change: Change): P
   const before = [change.claimed ? "task-1.CLAIMED-bob.md" : "task-1.md", "task-2.md"];
   taskNames(world);
   const there = core.listTasks(world.channel).map(({ file }) => file).join(); // of two names of one file, the new one
-  if (failure === undefined) assert.equal(there, files.join(), "it is not what was said");
+  const passed = name === "claimNext" && there === "task-1.md,task-2.CLAIMED-bob.md"; // the first could not be read
+  if (passed) assert.equal(failure, undefined);
+  else if (failure === undefined) assert.equal(there, files.join(), "it is not what was said");
   else assert.ok([before.join(), files.join()].includes(there), `it is neither as it was nor as it was to be: ${there}`);
   if (status !== undefined && there === before.join()) assert.equal(told(world, status), 0, "told, and it did not happen");
   if (status !== undefined && failure === undefined) assert.equal(told(world, status), 1, "it happened, and was not told");
   const next = cleanly(() => act(world.channel));
-  if (name === "claimNext" && there === files.join()) {
+  if (name === "claimNext" && (passed || there === files.join())) {
     await next;
     assert.deepEqual(taskNames(world), ["task-1.CLAIMED-bob.md", "task-2.CLAIMED-bob.md"]);
   } else if (makes === true && there === files.join()) {
@@ -1099,7 +1101,7 @@ const waitOperation: Operation = {
   act: library(async ({ channel }, report) => {
     const onNote = (note: string): unknown => (report.notes += `${note}\n`);
     const tasks = await core.waitForTasks([channel], "bob", undefined, { timeout: 60, onNote });
-    assert.deepEqual(tasks.map(({ task }) => task), ["1", "2"]);
+    assert.match(tasks.map(({ task }) => task).join(), /^(1|2|1,2)$/); // what cannot be read is not known to be for bob
   }),
   async judge(world) {
     assert.deepEqual(taskNames(world), ["task-1.md", "task-2.md"]);

@@ -287,6 +287,49 @@ test("tasks: hand-made ones are read as they are meant, and what is no file is n
   assert.ok(files().includes("task-0.md") && files().includes("task-00.md"));
 });
 
+test("tasks: one that is half-written is for nobody yet, for the rest may say for whom it is", async (t) => {
+  const { ok, fails, start, put, list, at } = board(t);
+  for (const half of ["---", "---\r\n", "---\ntas", "---\ntask: 1\nfrom: alice\n", "\ufeff---\nfor: carol\n-"]) {
+    put("task-1.md", half);
+    assert.deepEqual(list().map(({ state, title }) => [state, title]), [["blocked", "(half-written: its header does not end)"]], half);
+    fails(1, "no_task", "claim", "r", "--next", "--as", "bob");
+    assert.match(fails(3, "blocked", "claim", "r", "1", "--as", "bob"), /^task-1 is half-written, its header does not end: /, half);
+    fails(2, "timeout", "wait", "r", "--tasks", "--as", "bob", "--timeout", "0");
+  }
+  assert.match(ok(["tasks", "r"]), /\n {2}blocked {2}task-1 {2}\(half-written: its header does not end\)\n$/);
+  const waiting = start(["claim", "r", "1", "--wait", "--as", "carol", "--timeout", "10"]);
+  await until("it waits", () => fs.existsSync(at("r", ".cursors", "carol.wait")));
+  put("task-1.md", "---\nfor: carol\n---\n");
+  assert.equal((await waiting.ended).status, 0);
+  for (const whole of ["---\n# no header, a line\n", "-- -\nfrom: x\n", "--- a/file\n+++ b/file\n"]) {
+    put("task-2.md", whole);
+    assert.equal(list().find(({ task }) => task === "2")?.state, "open", whole);
+  }
+});
+
+test("tasks: one that cannot be read is said to be so, and is not the next", (t) => {
+  const { ok, bash } = board(t, "task-1.md", "task-2.md");
+  const { stdout } = bash(`chmod -R a+rwX "$AGENT_CHAT_ROOT"; chmod a+x "$AGENT_CHAT_ROOT/.."; chmod 0 "$AGENT_CHAT_ROOT/r/task-1.md"
+    as() { setpriv --reuid 65534 --clear-groups "$@" 2>&1; }
+    as true >/dev/null || { echo skip; exit; }
+    as "${process.execPath}" "${BIN}" tasks r; as "${process.execPath}" "${BIN}" claim r --next --as bob; as "${process.execPath}" "${BIN}" claim r 1 --as bob`);
+  if (stdout === "skip\n") return;
+  assert.match(stdout, /blocked {2}task-1 {2}\(could not be read\)\n/);
+  assert.match(stdout, /\nclaimed task-2.md -> .*\n.*\n.*could not claim a task of "r": permission denied/);
+  assert.match(ok(["tasks", "r"]), /1 open, 0 blocked, 1 claimed/); // for root can read it
+});
+
+test("tasks: whoever mistyped their own name is told so before a task is theirs, done, made or waited for", (t) => {
+  const { chat } = board(t, "task-1.md");
+  chat(["join", "r", "--as", "bob"]);
+  const told = /^agent-chat: "bbo" is not a member of "r"; did you mean "bob"\?\n/;
+  const commands = [["wait", "r", "--tasks"], ["claim", "r", "1"], ["done", "r", "1"], ["task", "r", "x"], ["release", "r", "2"], ["status", "r", "--set", "busy"]];
+  for (const command of commands) {
+    assert.match(chat([...command, "--as", "bbo"]).stderr, told, command.join(" "));
+    assert.doesNotMatch(chat([...command, "--as", "build-server"]).stderr, /did you mean/, command.join(" "));
+  }
+});
+
 // ---- done, release
 
 test("done: the task's file takes its last name, and its author is told, once", async (t) => {
