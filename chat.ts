@@ -3317,12 +3317,17 @@ async function keepReading(waiter: Waiter): Promise<Batch[]> {
   return keepWaiting(waiter, lookNow, (timeout) => timeoutError(waiter, timeout));
 }
 
-/** One look at one channel. One that was not named and cannot be read is only noted. */
-function tick({ how, named }: Waiter, watch: Watch): void {
+/** One look at one channel. */
+function tick(waiter: Waiter, watch: Watch): void {
+  unlessDenied(waiter, watch, () => {
+    if (hasChanged(watch)) lookAgain(watch, waiter.how);
+  });
+}
+
+/** Looks into a channel. One that was not named and cannot be read is only noted. */
+function unlessDenied({ how, named }: Waiter, watch: Watch, look: () => void): void {
   try {
-    explaining(watch.doing, () => {
-      if (hasChanged(watch)) lookAgain(watch, how);
-    });
+    explaining(watch.doing, look);
   } catch (error) {
     if (named || !(error instanceof ChatError) || error.code !== "no_access") throw error;
     tell(watch, error.message, how.onNote);
@@ -4459,10 +4464,12 @@ export async function waitForTasks(
   const check = (): Task[] | undefined => {
     openWatches(waiter);
     for (const watch of waiter.watches.values()) {
-      if (!hasMoved(watch)) continue;
       const { channel } = watch.reader;
-      const tasks = id === undefined && currentPause(channel) !== undefined ? [] : listTasks(channel); // none is next then
-      found.set(watch, id === undefined ? claimable(tasks, name) : tasks.filter((one) => one.task === id));
+      unlessDenied(waiter, watch, () => {
+        if (!hasMoved(watch)) return;
+        const tasks = id === undefined && currentPause(channel) !== undefined ? [] : listTasks(channel); // none is next then
+        found.set(watch, id === undefined ? claimable(tasks, name) : tasks.filter((one) => one.task === id));
+      });
     }
     const all = [...found.values()].flat();
     if (id === undefined) return all.length > 0 ? all : undefined;
@@ -6588,8 +6595,11 @@ export const COMMANDS = {
     options: {},
     examples: ["agent-chat roster review", "agent-chat roster --json"],
     async run(call) {
-      for (const channel of chosen(call)) {
-        const { newest, ...row } = describe(channel, undefined, call.note);
+      for (const [channel, { newest, ...row }] of ofEach(
+        call,
+        chosen(call),
+        (one) => [one, describe(one, undefined, call.note)] as const,
+      )) {
         const agents = presence(channel, agentsOf(channel), undefined, call.note).map((one) => ({
           ...one,
           tasks: tasksOf(channel, one.agent),
@@ -6658,8 +6668,7 @@ export const COMMANDS = {
       const agent = call.agent();
       if (!peek) assertOutput();
       const look = (channel: Channel): Batch => (noteStranger(call, channel, agent), read(channel, agent));
-      const named = call.operands.length > 0;
-      const batches = channels.flatMap((channel) => (named ? [look(channel)] : orNote(call.note, () => look(channel))));
+      const batches = ofEach(call, channels, look);
       new Set(batches.flatMap(({ notes }) => notes)).forEach(call.note);
       await deliver(call, batches, budget, peek === true);
       batches.forEach((batch) => suggestCursor(call, batch, budget));
@@ -6796,8 +6805,7 @@ export const COMMANDS = {
     ],
     async run(call, { mine, open, stale }) {
       const isWanted = taskFilter(mine === true ? call.agent() : undefined, open === true, stale);
-      for (const channel of chosen(call)) {
-        const all = listTasks(channel);
+      for (const [channel, all] of ofEach(call, chosen(call), (one) => [one, listTasks(one)] as const)) {
         const spare = sparesOf(all);
         const tasks = all.filter((task) => !spare.includes(task) && isWanted(channel, task));
         torn(channel, all).forEach(call.note);
@@ -7187,8 +7195,11 @@ async function waitAndShowTasks(
   if (task !== undefined && call.operands.length !== 1)
     throw new ChatError("usage", "--task needs the one channel that has it");
   const [timeout, interval] = [waitingTime(given.timeout), waitingInterval(given.interval)];
-  const name = call.agent();
-  const found = await owned((signal) => waitForTasks(channels, name, task, { timeout, interval, signal }), detached);
+  const [name, onNote] = [call.agent(), call.note];
+  const found = await owned(
+    (signal) => waitForTasks(channels, name, task, { timeout, interval, signal, onNote }),
+    detached,
+  );
   if (found.length === 0) call.note(`task-${task} is gone`);
   for (const one of found) await print(answer(call.json, one, `${taskLine(one)}\n  ${one.path}`)); // in which channel
 }
@@ -7424,6 +7435,13 @@ function orNote<T>(note: Note, get: () => T): T[] {
   }
 }
 
+/** The same of each channel. One that was named must be there; of others one that can be had is enough. */
+function ofEach<T>({ operands, note }: Call, channels: readonly Channel[], get: (channel: Channel) => T): T[] {
+  const found = operands.length > 0 ? [] : channels.slice(0, -1).flatMap((one) => orNote(note, () => get(one)));
+  const rest = operands.length > 0 ? channels : channels.slice(-1);
+  return [...found, ...(found.length > 0 ? rest.flatMap((one) => orNote(note, () => get(one))) : rest.map(get))];
+}
+
 /** Passes each text on once. */
 function once(note: Note): Note {
   const told = new Set<string>();
@@ -7478,7 +7496,7 @@ async function markAll(call: Call, batches: readonly Batch[], shown: ReadonlySet
 }
 
 async function showThreads(call: Call, channels: readonly Channel[], budget: number): Promise<void> {
-  const threads = channels.map((channel) => lastMessages(channel, Infinity));
+  const threads = ofEach(call, channels, (channel) => lastMessages(channel, Infinity));
   threads.flatMap(({ notes }) => notes).forEach(call.note);
   const messages = threads.flatMap((thread) => thread.messages);
   const shown = await show(messages, call.json, budget);
@@ -7509,12 +7527,14 @@ interface Row {
   readonly paused?: Pause;
 }
 
-function describe(channel: Channel, name: Name | undefined, note: Note): Row {
-  const meta = readMeta(channel);
+function describe(channel: Channel, name: Name | undefined, say: Note): Row {
+  const [meta, note] = [readMeta(channel), once(say)];
   metaNotes(channel, meta).forEach(note);
   const listing = listMessages(channel);
   twiceNotes(channel, listing.entries).forEach(note);
-  const last = lastOf(channel, listing, 1).messages[0];
+  const { messages: lasting, notes: odd } = lastOf(channel, listing, 1);
+  odd.forEach(note); // what cannot be read must not look like no message
+  const [last] = lasting;
   const count = listing.entries.filter(({ seq }) => seq <= (last?.seq ?? 0)).length;
   const newest = last === undefined ? null : { seq: last.seq, from: last.from, title: last.title, ts: last.ts };
   const { members, topic, created } = meta;

@@ -291,3 +291,37 @@ test("channels: a root whose channels may not be looked into does not look empty
   assert.match(stderr, /could not be looked into \(EACCES\)\nagent-chat: no channel in \S+ can be looked into\n  try: choose a root/);
   assert.doesNotMatch(stderr, /no channels in|init/);
 });
+
+test("channels, roster: a message that cannot be read, or is none, does not look like no message", (t) => {
+  const { ok, chat, at } = sandbox(t);
+  ok(["init", "r"]);
+  fs.writeFileSync(at("r", "0001-alice-x.md"), "---\nseq: 1\nfrom: alice\n");
+  for (const command of [["channels"], ["channels", "--as", "bob"], ["roster", "r"]]) {
+    const { status, stderr } = chat(command);
+    assert.equal(status, 0);
+    assert.equal(stderr.match(/0001-alice-x\.md" /g)?.length, 1, command.join(" "));
+  }
+});
+
+test("channels: one that may not be listed hides no other, in no command that looks at all of them", (t) => {
+  const { ok, bash } = sandbox(t);
+  for (const name of ["a", "b"]) ok(["init", name]);
+  ok(["post", "b", "--as", "alice", "--body", "text of b"]);
+  ok(["task", "b", "task of b", "--as", "alice"]);
+  const { stdout } = bash(`chmod -R a+rwX "$AGENT_CHAT_ROOT"; chmod a+x "$AGENT_CHAT_ROOT/.."; chmod 311 "$AGENT_CHAT_ROOT/a"
+    as() { setpriv --reuid 65534 --clear-groups "$@" 2>&1; }
+    as true >/dev/null || { echo skip; exit; }
+    for command in channels roster tasks "read --all" "wait --as bob --tasks --timeout 0" "read --as bob" "tasks a" "roster a"; do
+      as "${process.execPath}" "${BIN}" $command; echo "exit $? $command"; done
+    chmod 311 "$AGENT_CHAT_ROOT/b"
+    for command in roster tasks "read --as bob"; do as "${process.execPath}" "${BIN}" $command; echo "exit $? all $command"; done`);
+  if (stdout === "skip\n") return;
+  const outputs = new Map(stdout.split(/(?<=\nexit .*\n)/).map((text) => [/exit (.*)\n$/.exec(text)![1]!, text]));
+  for (const one of ["channels", "roster", "tasks", "read --all", "wait --as bob --tasks --timeout 0", "read --as bob"]) {
+    assert.match(outputs.get(`0 ${one}`) ?? "", /could not list "\S+\/a": permission denied[^]*(channel : b|b {2}1 message|b: 1 open|of b)/, one);
+  }
+  for (const one of ["tasks a", "roster a", "all roster", "all tasks", "all read --as bob"]) {
+    assert.match(outputs.get(`1 ${one}`) ?? "", /could not list "\S+": permission denied.*\n {2}try: choose a root/, one);
+    assert.doesNotMatch(outputs.get(`1 ${one}`) ?? "", /nothing new/, one);
+  }
+});
