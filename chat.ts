@@ -4077,7 +4077,7 @@ function refusal(channel: Channel, id: string, others: readonly TaskFile[], mend
 function nextTask(channel: Channel, name: Name, older: number | undefined): string {
   const pause = currentPause(channel);
   if (pause !== undefined) {
-    const mend = `agent-chat resume ${shellWord(channel.name)}`;
+    const mend = `agent-chat claim ${shellWord(channel.name)} --next --wait --as ${name}`; // who paused it resumes it
     throw new ChatError("paused", `${channel.name} is ${pauseWords(pause)}`, mend);
   }
   const tasks = listTasks(channel);
@@ -6700,9 +6700,9 @@ export const COMMANDS = {
       const channels = call.operands.length > 0 ? named : () => listChannels(call.root, once(call.note));
       const every = given.sync === undefined ? undefined : parseSeconds("--sync", given.sync);
       if (every !== undefined) await openRepo(call.root, {}); // what no waiting mends is said at once
+      for (const channel of named) noteStranger(call, channel, agent);
       if (given.task !== undefined || given.tasks)
         return pulling(call, every, () => waitAndShowTasks(call, given, channels));
-      for (const channel of named) noteStranger(call, channel, agent);
       for (const channel of named) noteUnknown(call, channel, filter.from ?? []);
       const narrow = isFiltered(filter) && !filter.any; // the rest of it would end such a wait at once
       const rest = narrow
@@ -6775,8 +6775,10 @@ export const COMMANDS = {
     ],
     async run(call, given) {
       const channel = openChannel(call.root, call.operands[0]!);
+      const from = call.agent();
+      noteStranger(call, channel, from);
       const wish = {
-        from: call.agent(),
+        from,
         title: call.operands[1]!,
         body: await bodyIfAny(given, call.note),
         for: given.for === undefined ? undefined : words(given.for),
@@ -6841,6 +6843,7 @@ export const COMMANDS = {
       }
       if (given.timeout !== undefined && !given.wait) throw new ChatError("usage", "--timeout needs --wait");
       const [name, timeout] = [call.agent(), waitingTime(given.timeout)];
+      noteStranger(call, channel, name);
       const claiming = (signal: AbortSignal): Promise<Claim> =>
         task === undefined
           ? claimNext(channel, name, { older, signal })
@@ -6978,11 +6981,12 @@ export const COMMANDS = {
       const name = call.agent();
       const said = parseStatus(given);
       for (const channel of chosen(call)) {
+        noteStranger(call, channel, name);
         if (given.set !== undefined) await interruptible((signal) => setStatus(channel, name, said, { signal }));
         const status = currentStatus(channel, name);
         const line = `${name} in ${channel.name}: ${status === undefined ? "no status" : statusWords(status)}`;
         const data = { channel: channel.name, agent: name, status: status ?? null };
-        await printDone("the status was set", answer(call.json, data, line));
+        await printDone(`the status ${given.set === undefined ? "stands" : "was set"}`, answer(call.json, data, line));
       }
     },
   }),
@@ -7310,8 +7314,9 @@ async function pulling(call: Call, every: number | undefined, body: () => Promis
 
 /** Of those whom a wait names, who has neither posted nor read, and may be mistyped. */
 function noteUnknown(call: Call, channel: Channel, names: readonly string[]): void {
-  const strangers = (): Stranger[] => strangersAmong(channel, readMeta(channel), names);
-  for (const { name, hint } of explaining(`look for ${names.join(", ")}`, strangers))
+  const named = names.filter((name) => !["", "all", "*"].includes(foldName(name))); // those are refused
+  const strangers = (): Stranger[] => strangersAmong(channel, readMeta(channel), named);
+  for (const { name, hint } of explaining(`look for ${named.join(", ")}`, strangers))
     call.note(`${quoted(name)} has never posted or read in "${channel.name}"${hint}`);
 }
 
@@ -7335,6 +7340,7 @@ async function printClaim(call: Call, channel: Channel, claimed: Claim): Promise
 async function endTask(call: Call, given: Given<typeof ENDING> & { sync?: true }, end: typeof finish): Promise<void> {
   const channel = openChannel(call.root, call.operands[0]!);
   const [name, body] = [call.agent(), await bodyIfAny(given, call.note)];
+  noteStranger(call, channel, name);
   const ending = (signal: AbortSignal): Promise<Ended> =>
     end(channel, name, call.operands[1]!, { body, force: given.force, signal });
   const { task, from, already, message } = await interruptible(ending);

@@ -285,6 +285,13 @@ test("status: it is written as cursors are, under the agent's own lock", async (
   assert.deepEqual(fs.readdirSync(cursors("")).sort(), ["bob.status", "carol.status"]);
 });
 
+test("status: where it cannot be shown, it is not said to have been set unless it was", (t) => {
+  const { ok, bash } = sandbox(t);
+  ok(["init", "r"]);
+  const { stderr } = bash(`ac status r --as bob >/dev/full; ac status r --as bob --set busy >/dev/full`);
+  assert.deepEqual(stderr.match(/the status [a-z ]+, but could not write/g), ["the status stands, but could not write", "the status was set, but could not write"]);
+});
+
 test("status: a channel that has vanished is not made anew", async (t) => {
   const { root, at } = team(t);
   const channel = openChannel(root, "r");

@@ -856,6 +856,7 @@ test("pause: --next takes nothing and says why, exit 3, until resume", async (t)
   assert.equal(chat(["pause", "r", "--as", "alice", "--body", "the build\nis broken"]).stderr, "");
   assert.match(chat(["tasks", "r", "--json"]).stderr, /^\{"note":"r is paused by alice since [\d:]+: the build is broken"\}\n$/);
   assert.match(fails(3, "paused", ...next), /r is paused by alice since [\d:]+: the build is broken/);
+  assert.match(chat(next).stderr, /\n {2}try: agent-chat claim r --next --wait --as bob\n$/); // who paused it ends it
   assert.match(ok(["tasks", "r"]), /\n {2}paused by alice since [\d:]+: the build is broken\n/);
   assert.match(ok(["channels"]), /paused by alice.*: the build is broken\n/);
   fails(2, "timeout", "wait", "r", "--tasks", "--as", "bob", "--timeout", "0"); // or who waits, and then takes the next, would run in circles
