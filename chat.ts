@@ -6731,13 +6731,14 @@ export const COMMANDS = {
       let later = call;
       const before = numbering(channel);
       const onPosted = async (posted: Posted): Promise<void> => {
-        if (given.sync) await syncPosted(call, channel, posted);
-        const { message } = nowPosted(channel, posted, before);
+        const { message } = given.sync
+          ? await syncAndPrint(call, channel, posted, before)
+          : nowPosted(channel, posted, before);
         const words = ["wait", channel.name, "--reply-to", String(message.seq), ...typed(given, "max-bytes")];
         const sync = given.sync ? ["--sync", String(SYNC_EVERY_S)] : []; // or an answer from elsewhere would never come
         const more = [...typed(given, "each", "timeout", "interval", "detached"), ...sync];
         later = { ...call, again: call.instead([...words, ...more]), rest: call.instead(words) };
-        await printPosted(call, channel, { ...posted, message });
+        if (!given.sync) await printPosted(call, channel, { ...posted, message });
       };
       const asking = (how: Waiting): Promise<Batch[]> => ask(channel, outgoing, { ...how, each: given.each, onPosted });
       const every = given.sync ? SYNC_EVERY_S : undefined;
@@ -7243,12 +7244,17 @@ async function postAndSync(
   posting: (signal: AbortSignal) => Promise<Posted>,
 ): Promise<void> {
   const before = numbering(channel);
-  const posted = await interruptible(posting);
+  await syncAndPrint(call, channel, await interruptible(posting), before);
+}
+
+/** It is there, pushed or not, and is told under the number that it has by then. */
+async function syncAndPrint(call: Call, channel: Channel, posted: Posted, before: Numbering): Promise<Posted> {
   try {
     await syncPosted(call, channel, posted);
   } finally {
-    await printPosted(call, channel, nowPosted(channel, posted, before)); // it is there, pushed or not
+    await printPosted(call, channel, nowPosted(channel, posted, before));
   }
+  return nowPosted(channel, posted, before);
 }
 
 async function syncPosted(call: Call, channel: Channel, { message }: Posted): Promise<void> {

@@ -153,6 +153,16 @@ test("post --sync: offline it is kept, exits 1 as unpushed, and the next sync se
   assertLinear(net);
 });
 
+test("ask --sync: offline it is told what number the question has, so that it can be waited for and is not asked twice", (t) => {
+  const net = fleet(t);
+  const [here] = pair(net);
+  fs.renameSync(net.remote, `${net.remote}.away`);
+  const { status, stdout, stderr } = here.chat(["ask", "review", "--as", "ann", "--body", "q", "--sync", "--timeout", "0", "--json"]);
+  assert.equal(status, 1);
+  assert.deepEqual(rows<{ seq: number; title: string }>(stdout).map(({ seq, title }) => [seq, title]), [[1, "q"]]);
+  assert.equal(JSON.parse(stderr.trim().split("\n").at(-1)!).error.code, "unpushed");
+});
+
 test("sync: one commit for one sync, none where nothing is new; its subject says what went", (t) => {
   const net = fleet(t);
   const [here, there] = pair(net);
