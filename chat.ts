@@ -230,12 +230,15 @@ function codeOf(error: unknown): string {
 }
 
 const NO_ACCESS = "choose a root you may write (--root DIR inside the workspace), or allow this folder in the sandbox";
+const IN_THE_WAY = "move away what is there in the place of a folder, then run it again";
 const SYSTEM: Readonly<Record<string, readonly [ErrorCode, string | undefined]>> = {
   EACCES: ["no_access", NO_ACCESS],
   EPERM: ["no_access", NO_ACCESS],
   EROFS: ["no_access", NO_ACCESS],
   ENOSPC: ["no_space", "free some space, then run it again"],
   EDQUOT: ["no_space", "free some space, then run it again"],
+  ENOTDIR: ["io", IN_THE_WAY],
+  EEXIST: ["io", IN_THE_WAY],
   EMFILE: ["io", "raise the limit of open files (ulimit -n), then run it again"],
   EIO: ["io", "run it again"],
   EBUSY: ["io", "run it again"],
@@ -7751,7 +7754,10 @@ interface Parsed {
   readonly operands: readonly string[];
 }
 
-/** parseArgs refuses values that begin with a dash; agents send diffs, so a value is joined to its option first. */
+/**
+ * parseArgs refuses values that begin with a dash; agents send diffs, so a value is joined to its option first. An
+ * operand that begins with one and has a space is a text, for no option is called so: it and what follows come last.
+ */
 function joinValues(args: readonly string[], options: Options): string[] {
   const takes = new Map<string, string>();
   for (const [name, { value, short }] of Object.entries(options)) {
@@ -7759,15 +7765,19 @@ function joinValues(args: readonly string[], options: Options): string[] {
     if (value !== undefined && short !== undefined) takes.set(`-${short}`, value);
   }
   const known = new Set(Object.keys(options).map((name) => `--${name}`));
-  const joined: string[] = [];
+  const [joined, texts]: [string[], string[]] = [[], []];
   for (let i = 0; i < args.length; i++) {
     const [arg, value] = [args[i]!, args[i + 1]];
-    if (arg === "--") return [...joined, ...args.slice(i)];
+    if (arg === "--") return [...joined, "--", ...texts, ...args.slice(i + 1)];
+    if (/^-\S*\s/.test(optionOf(arg)) || (texts.length > 0 && !arg.startsWith("-"))) {
+      texts.push(arg);
+      continue;
+    }
     const given = value !== undefined && !known.has(value.split("=")[0]!);
     if (takes.has(arg) && !given) throw new ChatError("usage", `${arg} needs a value: ${takes.get(arg)}`);
     joined.push(takes.has(arg) ? `${arg}${arg.startsWith("--") ? "=" : ""}${args[++i]}` : arg);
   }
-  return joined;
+  return texts.length === 0 ? joined : [...joined, "--", ...texts];
 }
 
 function parse(args: readonly string[]): Parsed {

@@ -67,6 +67,18 @@ test("task: the file is a header like a message's, then the body", (t) => {
   assert.match(ok(["tasks", "r"]), /task-t {2}two lines \\x1b\[31m of it; from alice\n/);
 });
 
+test("task: a title may begin with a dash, wherever the options stand", (t) => {
+  const { ok, list, fails } = board(t);
+  ok(["task", "r", "-5 tests fail", "--as", "alice"]);
+  ok(["task", "--as", "alice", "r", "--- a/file=x"]);
+  ok(["task", "--priority", "high", "r", "--force is = ignored", "--as", "alice", "--body", "-- b"]);
+  ok(["task", "--as", "alice", "r", "--", "--force"]);
+  assert.deepEqual(list().map(({ title }) => title), ["-5 tests fail", "--- a/file=x", "--force is = ignored", "--force"]);
+  fails(64, "usage", "task", "--as", "alice", "-5 tests", "r", "more");
+  fails(64, "bad_name", "task", "--as", "alice", "-5 tests", "r"); // the first is the channel
+  fails(64, "usage", "task", "r", "--focre", "--as", "alice");
+});
+
 test("task: takes the next number over all states, and is refused while its name is there in any state", (t) => {
   const { ok, put, files, fails, at } = board(t, "task-2.md", "task-7.CLAIMED-bob.md", "task-11.DONE-bob.md", "task-x30.md", "task-12-b.md");
   const make = (...args: string[]): string => ok(["task", "r", "x", "--as", "alice", ...args]).split("\n")[0]!;
