@@ -365,11 +365,13 @@ function parseNewChannel(text: string): string {
   throw new ChatError("bad_name", `${quoted(text)} is not a name for a channel: ${rule}`, mend, swap);
 }
 
-/** The known word that is nearest to a mistyped one, if one is near. */
+/** The known word that is nearest to a mistyped one, if one is near: another number, or another letter alone, is not. */
 function nearest(word: string, known: Iterable<string>): string | undefined {
-  const scored = [...known].map((k) => [distance(word, foldName(k)), k] as const).sort((a, b) => a[0] - b[0]);
-  const best = scored[0];
-  return best !== undefined && best[0] <= Math.max(1, Math.floor(word.length / 3)) ? best[1] : undefined;
+  const digits = (text: string): string => text.replace(/\D/g, "");
+  const alike = [...known].filter((k) => digits(k) === digits(word));
+  const [best] = alike.map((k) => [distance(word, foldName(k)), k] as const).sort((a, b) => a[0] - b[0]);
+  const most = Math.min(Math.max(1, Math.floor(word.length / 3)), word.length - 1);
+  return best !== undefined && best[0] <= most ? best[1] : undefined;
 }
 
 /** Edit distance; two letters that changed places count once. */
@@ -3842,7 +3844,7 @@ function noTask(channel: Channel, id: string, mend?: string): ChatError {
 
 const OPEN_NAMED = 10; // tasks in one line of talk
 
-/** The task that an id which is not there was meant for; of numbers none is near another. */
+/** The task that an id which is not there was meant for. */
 function nearestTask(id: string, ids: readonly string[]): string | undefined {
   const plain = (text: string): string =>
     text
@@ -3850,17 +3852,7 @@ function nearestTask(id: string, ids: readonly string[]): string | undefined {
       .replace(/^task[-_]?/, "")
       .replace(/^0+(?=\d)/, "");
   const word = plain(id);
-  const isNumber = /^\d+$/;
-  const near = ids.find((other) => plain(other) === word);
-  return (
-    near ??
-    (isNumber.test(word)
-      ? undefined
-      : nearest(
-          word,
-          ids.filter((other) => !isNumber.test(other)),
-        ))
-  );
+  return ids.find((other) => plain(other) === word) ?? nearest(word, ids);
 }
 
 /**

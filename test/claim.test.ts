@@ -105,6 +105,18 @@ test("claim: a task that is a link or a folder is not taken", (t) => {
   }
 });
 
+test("claim: a file in the place of a folder is said, with what to do about it", (t) => {
+  const { chat, at } = board(t, "task-1.md");
+  fs.writeFileSync(at("r", ".tasks"), "");
+  fs.rmSync(at("r", ".cursors"), { recursive: true });
+  fs.writeFileSync(at("r", ".cursors"), "");
+  for (const command of [["claim", "r", "1"], ["cursor", "r", "--set", "all"], ["status", "r", "--set", "busy"]]) {
+    const { status, stderr } = chat([...command, "--as", "bob"]);
+    assert.equal(status, 1);
+    assert.match(stderr, /\/r\/\.(tasks|cursors\/bob\.lock)"\)\n {2}try: move away what is there in the place of a folder/);
+  }
+});
+
 test("claim: it is decided under the channel's lock", (t) => {
   const { chat, at, bash } = board(t, "task-1.md");
   fs.mkdirSync(at("r", "_seq.lock"));

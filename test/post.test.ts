@@ -328,6 +328,20 @@ test("post: in a large channel the number is found without a listing, and a chan
   assert.equal(listings(), before + 6, "without .cursors there is nowhere to keep it");
 });
 
+test("post: another number, or one letter for another, is no slip: no other name is suggested", (t) => {
+  const { ok, chat } = sandbox(t);
+  ok(["init", "r", "--members", "worker-1,worker-12,a,bob"]);
+  const said = (...args: string[]): string => chat([...args, "--as", "a"]).stderr;
+  for (const name of ["worker-2", "worker-13", "c", "bob2"]) {
+    const stderr = said("post", "r", "--to", name, "--body", "x");
+    assert.match(stderr, /is not known in "r" .*\n {2}try: send it all the same with --force\n/, name);
+    assert.doesNotMatch(stderr, /did you mean/, name);
+  }
+  assert.match(said("post", "r", "--to", "wroker-12", "--body", "x"), /did you mean "worker-12"\?\n {2}try: agent-chat post r --to worker-12 /);
+  assert.match(said("peek", "q"), /no channel "q" in \S+; there are: r\n {2}try: agent-chat init q /);
+  assert.doesNotMatch(chat(["read", "r", "--as", "worker-2", "--peek"]).stderr, /did you mean/);
+});
+
 test("post: a damaged _meta.json is named, and the channel is taken as open", (t) => {
   const { chat, at } = review(t);
   fs.writeFileSync(at("review", "_meta.json"), "<<<<<<< HEAD");
