@@ -6805,11 +6805,12 @@ export const COMMANDS = {
       const isWanted = taskFilter(mine === true ? call.agent() : undefined, open === true, stale);
       for (const [channel, all] of ofEach(call, chosen(call), (one) => [one, listTasks(one)] as const)) {
         const spare = sparesOf(all);
-        const tasks = all.filter((task) => !spare.includes(task) && isWanted(channel, task));
+        const whole = all.filter((task) => !spare.includes(task));
+        const tasks = whole.filter((task) => isWanted(channel, task));
         torn(channel, all).forEach(call.note);
         const pause = currentPause(channel);
         if (call.json && pause !== undefined) call.note(`${channel.name} is ${pauseWords(pause)}`);
-        const text = call.json ? boardRows(channel, tasks) : `${visible(boardText(channel, tasks))}\n`;
+        const text = call.json ? boardRows(channel, tasks) : `${visible(boardText(channel, whole, tasks))}\n`;
         if (text !== "") await print(text);
       }
     },
@@ -7581,13 +7582,14 @@ function boardRows(channel: Channel, tasks: readonly Task[]): string {
   return tasks.map((task) => `${JSON.stringify(row(task))}\n`).join("");
 }
 
-/** A channel's tasks, at a glance. */
-function boardText(channel: Channel, tasks: readonly Task[]): string {
+/** Some of a channel's tasks, at a glance; the counts are of all, or who asks for few would take the board for empty. */
+function boardText(channel: Channel, whole: readonly Task[], tasks: readonly Task[]): string {
   const states = ["open", "blocked", "claimed", "done"] as const;
+  const count = (one: Task["state"]): number => whole.filter(({ state }) => state === one).length;
   const of = (state: Task["state"]): Task[] => tasks.filter((task) => task.state === state);
   const pause = currentPause(channel);
   const paused = pause === undefined ? [] : [`  ${pauseWords(pause)}`];
-  const head = `${channel.name}: ${states.map((state) => `${of(state).length} ${state}`).join(", ")}`;
+  const head = `${channel.name}: ${states.map((state) => `${count(state)} ${state}`).join(", ")}`;
   const parts = states.map((state) => (state === "done" ? of(state).slice(-DONE_SHOWN) : of(state).slice(0, SHOWN)));
   const more = states.flatMap((state, i) => {
     const rest = of(state).length - parts[i]!.length;

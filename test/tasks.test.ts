@@ -253,6 +253,7 @@ test("tasks: the filters, and a listing that fits on a screen", async (t) => {
   assert.equal(lines[0], "r: 38 open, 20 blocked, 2 claimed, 20 done");
   assert.ok(lines.length <= 40, `${lines.length} lines`);
   assert.ok(lines.every((line) => line.length <= 160), lines.find((line) => line.length > 160));
+  for (const some of [["--mine", "--as", "dan"], ["--open"], ["--stale", "1d"]]) assert.ok(ok(["tasks", "r", ...some]).startsWith(`${lines[0]}\n`), `${some}`); // not as if the board were empty
   assert.match(lines.join("\n"), /\n {2}28 more open, 10 more blocked: --json has all\n$/);
   assert.match(lines.join("\n"), /\n {2}blocked {2}task-41 .*; after 1\n/);
   assert.match(lines.join("\n"), /\n {2}claimed {2}task-3 .*; bob since .* ago\n/); // he was heard of when he took it
