@@ -4088,8 +4088,9 @@ function nextTask(channel: Channel, name: Name, older: number | undefined): stri
     `${count("blocked")} blocked`,
     `${count("claimed")} claimed`,
     `${openOf(tasks).length} open for others`,
+    ...(slots > 0 ? [`${slots} free as a slot, by its id`] : []),
+    `${count("done")} done`,
   ];
-  if (slots > 0) counts.push(`${slots} free as a slot, by its id`);
   throw new ChatError("no_task", `nothing to claim for ${name} in ${channel.path}: ${counts.join(", ")}`);
 }
 
