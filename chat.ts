@@ -3499,15 +3499,24 @@ function timeoutError(waiter: Waiter, timeout: number): WaitEnded {
   const { agent, how, aim, watches } = waiter;
   for (const watch of watches.values()) for (const note of watch.notes.keys()) tell(watch, note, how.onNote);
   const seen = [...watches.values()].map(
-    ({ reader, batch }) => `${reader.channel.path} (newest #${batch?.newest ?? 0})`,
+    ({ reader, batch }) => [reader.channel, `newest #${batch?.newest ?? 0}`] as const,
   );
+  const what = hasMatched(waiter) ? "nothing more" : "nothing new";
   const words = [
-    `nothing new for ${agent}${aim && ` (${aim})`} in ${timeout} s; looked at ${seen.join(", ")}`,
+    `${what} for ${agent}${aim && ` (${aim})`} in ${timeout} s; looked at ${placesText(seen)}`,
     ...(how.each ? [`missing: ${missing(waiter).join(", ")}`] : []),
     ...restingWords(waiter),
     ...[...watches.values()].flatMap(({ reader }) => othersAround(waiter, reader.channel)),
   ];
   return ended("timeout", waiter, words.join("; "), undefined);
+}
+
+const PLACES_MAX = 5; // channels in a line of talk: it is read, and paid for, at each look
+
+/** Where there was nothing, with words to each; of many channels only how many, and in which root. */
+function placesText(places: readonly (readonly [Channel, words: string])[]): string {
+  if (places.length > PLACES_MAX) return `${places.length} channels of ${places[0]![0].root}`;
+  return places.map(([channel, words]) => channel.path + (words && ` (${words})`)).join(", ");
 }
 
 function ended(code: "timeout" | "stuck", waiter: Waiter, message: string, remedy: string | undefined): WaitEnded {
@@ -3521,8 +3530,9 @@ function restingWords({ agent, how, watches }: Waiter): string[] {
   const [first] = resting;
   if (first === undefined) return [];
   const count = resting.reduce((sum, reader) => sum + reader.resting.size, 0);
-  const command = `agent-chat read --as ${agent} --root ${shellWord(first.channel.root)}`;
-  return [`${count} unread ${isFiltered(how) ? "that it was not for" : "of status ack or fyi"}: ${command}`];
+  const where = resting.length === 1 ? ` ${shellWord(first.channel.name)}` : "";
+  const command = `agent-chat read${where} --as ${agent} --root ${shellWord(first.channel.root)}`;
+  return [`${count} unread ${isFiltered(how) ? "besides" : "of status ack or fyi"}: ${command}`];
 }
 
 /** Those whom a wait could hear from; for one that takes what comes, those who wait or have said a status. */
@@ -4481,11 +4491,12 @@ export async function waitForTasks(
 
 /** Where a wait looked for tasks; where there is a pause, that is why there was none to take. */
 function placesOf({ watches }: Waiter, next: boolean): string {
-  const places = [...watches.values()].map(({ reader: { channel } }) => {
+  const channels = [...watches.values()].map(({ reader }) => reader.channel);
+  const paused = channels.flatMap((channel) => {
     const pause = next ? currentPause(channel) : undefined;
-    return visible(channel.path) + (pause === undefined ? "" : ` (${pauseWords(pause)})`);
+    return pause === undefined ? [] : [`${channel.name} is ${pauseWords(pause)}`];
   });
-  return places.join(", ");
+  return [visible(placesText(channels.map((channel) => [channel, ""]))), ...paused].join("; ");
 }
 
 // ---- git -----------------------------------------------------------------------------------------------------------
@@ -7513,14 +7524,14 @@ async function showThreads(call: Call, channels: readonly Channel[], budget: num
   if (messages.length === 0) call.note(`no messages in ${channels.map((channel) => channel.path).join(", ")}`);
 }
 
-function nothingNew({ instead }: Call, agent: Name, batches: readonly Batch[]): string {
+function nothingNew({ root, instead }: Call, agent: Name, batches: readonly Batch[]): string {
   const where = batches.map(({ channel, cursor, newest }) => {
     const shown = `shown ${visible(cursor.text ?? "").trim()} by ${timestamp(cursor.moved)}`;
-    return `${channel.path} (newest #${newest}, ${cursor.moved === undefined ? "nothing shown yet" : shown})`;
+    return [channel, `newest #${newest}, ${cursor.moved === undefined ? "nothing shown yet" : shown}`] as const;
   });
-  const [first] = batches;
+  const first = batches.find(({ cursor }) => cursor.moved !== undefined);
   const again = first === undefined ? "" : `; seen ones: ${instead(["peek", first.channel.name])}`;
-  return `nothing new for ${agent} in ${where.join(", ")}${again}`;
+  return `nothing new for ${agent} in ${placesText(where) || root}${again}`;
 }
 
 /** One row of `channels`, as `--json` prints it. */

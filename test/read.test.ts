@@ -27,6 +27,21 @@ test("read: nothing new names the cursor, the newest number and the absolute pat
   assert.deepEqual([status, stdout], [0, ""]);
   assert.match(stderr, /nothing new for bob in .*newest #1, shown 1 by \d{4}-/);
   assert.ok(stderr.includes(at("r")));
+  assert.match(stderr, /; seen ones: agent-chat peek r --as bob --root /);
+  ok(["init", "s"]);
+  assert.match(chat(["read", "s", "--as", "bob"]).stderr, /\(newest #0, nothing shown yet\)$/m); // so there is none to see again
+});
+
+test("read, wait: of many channels nothing new names the root and how many, not each", (t) => {
+  const { ok, chat, root } = channel(t);
+  for (let i = 2; i <= 5; i++) ok(["init", `c${i}`]);
+  const told = (...args: string[]): string => chat([...args, "--as", "bob"]).stderr;
+  const all: string[][] = [["read"], ["wait", "--timeout", "0"], ["wait", "--tasks", "--timeout", "0"]];
+  for (const args of all) assert.match(told(...args), new RegExp(`${root}/c2\\b.*, ${root}/r\\b`), `${args}`);
+  ok(["init", "c6"]);
+  ok(["pause", "c6", "--as", "alice"]);
+  for (const args of all) assert.match(told(...args), new RegExp(` 6 channels of ${root}[;\\n]`), `${args}`);
+  assert.match(told(...all[2]!), /; c6 is paused by alice/);
 });
 
 test("read: every command but read, wait and ask leaves what is unread unread", (t) => {

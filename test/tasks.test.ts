@@ -922,7 +922,7 @@ test("wait: --task ends when it changes state, --tasks when there is one that I 
   ok(["init", "s"]);
   assert.ok(fails(2, "timeout", "wait", "--tasks", "--as", "watcher", "--timeout", "0").endsWith(`; looked at ${at("r")}, ${at("s")}`));
   ok(["pause", "s", "--as", "alice", "--body", "why"]);
-  assert.match(fails(2, "timeout", "wait", "s", "--tasks", "--as", "watcher", "--timeout", "0"), /\/s \(paused by alice since [\d:]+: why\)$/);
+  assert.match(fails(2, "timeout", "wait", "s", "--tasks", "--as", "watcher", "--timeout", "0"), /\/s; s is paused by alice since [\d:]+: why$/);
   assert.equal(ok(["wait", "--tasks", "--as", "bob", "--timeout", "0"]), `open     task-5  for bob\n  ${at("r", "task-5.md")}\n`); // in which channel
   assert.deepEqual(await after(() => put("task-8.md"), "--tasks"), [["8", "open", ""]]);
   assert.deepEqual(rows<Task>(ok(["wait", "r", "--tasks", "--as", "bob", "--timeout", "60", "--json"])).map(({ task }) => task), ["5", "8"]); // at once
