@@ -4724,7 +4724,8 @@ async function openRepo(root: string, { remote, signal, timeout = SILENCE_S }: S
   const bare: GitPlace = { cwd: root, env: gitEnvironment(), signal, silence: timeout };
   if (!isFolder(root)) throw twoWays(root, undefined);
   const [tree, config, branch] = await Promise.all([workTree(bare), gitConfig(bare), currentBranch(bare)]);
-  if (tree === undefined || tree.top !== realFolder(root)) throw twoWays(root, tree?.top);
+  if (tree === undefined) throw twoWays(root, undefined);
+  if (tree.top !== realFolder(root)) throw (await goesWithCode(bare, tree.top)) ?? twoWays(root, tree.top, config);
   const place = { ...bare, env: gitEnvironment(config) };
   assertIdle(root, tree.dir); // before the branch: a rebase is on none
   if (branch === undefined) throw await onNone(bare);
@@ -4768,11 +4769,20 @@ function realFolder(folder: string): string | undefined {
   }
 }
 
-function twoWays(root: string, outer: string | undefined): ChatError {
+/** A root whose files somebody committed beside the code: git itself takes them along. */
+async function goesWithCode(place: GitPlace, outer: string): Promise<ChatError | undefined> {
+  const files = splitRows(await git(place, ["ls-files", "-z"]));
+  if (files.length === 0) return undefined;
+  const what = `${plural(files.length, "file")} of it are on a branch of ${outer}`;
+  const message = `${place.cwd} is no git work tree of its own: ${what}, and travel with that, by git add, commit, pull and push`;
+  return new ChatError("no_repo", message, `git -C ${shellWord(outer)} pull`);
+}
+
+function twoWays(root: string, outer: string | undefined, config: Config = new Map()): ChatError {
   const where =
     outer === undefined ? "" : `: it lies in the work tree ${outer}, and no message is put on somebody's branch`;
   const ways = "sync --init URL makes it one; in a repository, sync --init origin keeps a branch of that for it";
-  const mend = `agent-chat sync --init URL --root ${shellWord(root)}`;
+  const mend = `agent-chat sync --init ${shellWord(remotesIn(config)[0] ?? "URL")} --root ${shellWord(root)}`;
   return new ChatError("no_repo", `${root} is no git work tree of its own${where}; ${ways}`, mend);
 }
 

@@ -130,10 +130,23 @@ test("sync: a branch of the remote that holds code is refused by name, and --bra
   assert.match(ac("one", "sync", "--init", "hub.git", "--branch", "agent-chat"), /^synced /);
 });
 
+test("sync: a root that is committed with the code is left to git, which takes it along", (t) => {
+  const { fails, ac, git, commit, path: at } = inCode(t);
+  commit("code");
+  const { message, try: mend } = fails("code/.agent-chat", 1, "no_repo", "sync");
+  assert.match(message, /: \d files of it are on a branch of .*\/code, and travel with that, by git add, commit, pull and push$/);
+  assert.equal(mend, `git -C ${at("code")} pull`);
+  git("code", "push", "-q", "up", "main");
+  git(".", "clone", "-q", "hub.git", "other");
+  assert.match(ac("other/.agent-chat", "read", "--as", "bob"), /\nfirst\n/);
+});
+
 test("sync: in a repository, a wrong branch or remote leaves it as it was, and the next try works", (t) => {
   const { fails, ac, git, path: at } = inCode(t, "../hub.git");
   const root = "code/.agent-chat";
-  assert.match(fails(root, 1, "no_repo", "sync").message, /: it lies in the work tree .*\/code, and no message is put on somebody's branch; /);
+  const first = fails(root, 1, "no_repo", "sync");
+  assert.match(first.message, /: it lies in the work tree .*\/code, and no message is put on somebody's branch; /);
+  assert.equal(first.try, `agent-chat sync --init up --root ${at(root)}`);
   const config = fs.readFileSync(at("code", ".git", "config"), "utf8");
   fails(root, 64, "bad_value", "sync", "--init", "up", "--branch", "a b");
   const { message, try: mend } = fails(root, 1, "no_remote", "sync", "--init", "origin");
