@@ -4454,8 +4454,8 @@ function assertFirstInLine({ agent, aim, since }: Waiter, channel: Channel): voi
 }
 
 /**
- * Blocks until a task has another state than at the start, or without one until there is one that this agent could claim;
- * returns those. Throws `no_task`, `timeout` and `gone`.
+ * Blocks until a task has another state than at the start, or is done, or without one until there is one that this agent
+ * could claim; returns those. Throws `no_task`, `timeout` and `gone`.
  */
 export async function waitForTasks(
   channels: readonly Channel[] | (() => readonly Channel[]),
@@ -4480,6 +4480,7 @@ export async function waitForTasks(
     const all = [...found.values()].flat();
     if (id === undefined) return all.length > 0 ? all : undefined;
     if (first === undefined && all.length === 0) throw noTask([...waiter.watches.values()][0]!.reader.channel, id);
+    if (all.every(({ state }) => state === "done")) return all; // no waiting will change that
     const now = all.map(({ file, state }) => `${file} ${state}`).join();
     return (first ??= now) === now ? undefined : all;
   };
@@ -6547,7 +6548,7 @@ const FILTERS = {
   priority: { value: "P", help: "only messages of this priority: low, normal or high" },
   any: { help: "once such a message is there, show everything unread" },
   each: { help: "until each of --from, or everybody whom message N asked, has written" },
-  task: { value: "ID", help: "not for messages: until this task has another state" },
+  task: { value: "ID", help: "not for messages: until this task has another state, or is done" },
   tasks: { help: "not for messages: until there is a task that you could claim" },
 } as const satisfies Options;
 

@@ -918,7 +918,9 @@ test("wait: --task ends when it changes state, --tasks when there is one that I 
   put("task-6.md", HEADER({ after: "5" }));
   put("task-7.md", HEADER({ slot: "true" }));
   assert.match(fails(2, "timeout", "wait", "r", "--tasks", "--as", "watcher", "--timeout", "0.3"), /no task to claim for watcher in 0\.3 s/);
-  assert.match(fails(2, "timeout", "wait", "r", "--task", "1", "--as", "watcher", "--timeout", "0.3"), /no change of task-1 for watcher/);
+  assert.match(fails(2, "timeout", "wait", "r", "--task", "6", "--as", "watcher", "--timeout", "0.3"), /no change of task-6 for watcher/);
+  const over = rows<Task>(ok(["wait", "r", "--task", "1", "--as", "watcher", "--timeout", "60", "--json"])); // it was done before
+  assert.deepEqual(over.map(({ task, state, owner }) => [task, state, owner]), [["1", "done", "bob"]]);
   ok(["init", "s"]);
   assert.ok(fails(2, "timeout", "wait", "--tasks", "--as", "watcher", "--timeout", "0").endsWith(`; looked at ${at("r")}, ${at("s")}`));
   ok(["pause", "s", "--as", "alice", "--body", "why"]);
