@@ -1735,10 +1735,16 @@ function isStranger({ members }: Meta, name: string): boolean {
 }
 
 /** Refuses, or in an open channel notes, recipients who are no members and have neither posted nor read (SPEC 3.4). */
-function checkRecipients(channel: Channel, meta: Meta, to: readonly string[], notes: string[]): void {
+function checkRecipients(
+  channel: Channel,
+  meta: Meta,
+  to: readonly string[],
+  notes: string[],
+  mend: (name: string) => string = () => "send it all the same with --force",
+): void {
   for (const { name, near, hint } of strangersAmong(channel, meta, to)) {
     if (meta.members.length === 0) notes.push(`"${name}" has never posted or read in "${channel.name}"${hint}`);
-    else refuseRecipient(channel, meta, { name, near, hint });
+    else refuseRecipient(channel, meta, { name, near, hint }, mend(name));
   }
 }
 
@@ -1754,15 +1760,16 @@ function strangersAmong(channel: Channel, { members }: Meta, names: readonly str
   const known = [...members, ...cursorNames(channel)];
   const isKnown = (name: string): boolean => known.some((other) => foldName(other) === foldName(name));
   const strangers = names.filter((name) => !isKnown(name) && !hasPosted(channel, name));
+  const others = known.filter((other) => !names.some((name) => foldName(name) === foldName(other))); // not meant twice
   return strangers.map((name) => {
-    const near = nearest(name, known);
+    const near = nearest(name, others);
     return { name, near, hint: near === undefined ? "" : `; did you mean "${near}"?` };
   });
 }
 
-function refuseRecipient(channel: Channel, { members }: Meta, { name, near, hint }: Stranger): never {
+function refuseRecipient(channel: Channel, { members }: Meta, { name, near, hint }: Stranger, other: string): never {
   const message = `"${name}" is not known in "${channel.name}" at ${channel.path}; members: ${members.join(", ")}${hint}`;
-  const mend = near === undefined ? "send it all the same with --force" : `--to ${near}`;
+  const mend = near === undefined ? other : `--to ${near}`;
   throw new ChatError("unknown_recipient", visible(message), mend, near === undefined ? undefined : [name, near]);
 }
 
@@ -3743,7 +3750,7 @@ export async function createTask(channel: Channel, task: NewTask, { signal }: Bl
     const meta = readMeta(channel);
     const wanted = task.id === undefined ? undefined : parseTask(task.id);
     const names = recipients(task.for ?? [], meta);
-    checkRecipients(channel, meta, names, []);
+    checkRecipients(channel, meta, names, [], (name) => `agent-chat join ${shellWord(channel.name)} --as ${name}`);
     const after = (task.after ?? []).map(parseTask);
     const text = formatTask(task, names, after);
     const made = await withNumbers(channel, signal, (draft) => {

@@ -205,6 +205,8 @@ test("post: an unknown recipient in a channel with members is refused with the m
   assert.equal(status, 1);
   assert.match(stderr, /"bbo" is not known in "review" .*members: alice, bob; did you mean "bob"\?\n  try: agent-chat post review --from alice --to bob --title t --body b /);
   assert.ok(!fs.existsSync(at("review", "0001-alice-t.md")));
+  const two = chat(["post", "review", "--from", "alice", "--to", "bbo,bob", "--body", "b"]).stderr; // bob is meant already
+  assert.match(two, /"bbo" is not known in .*members: alice, bob\n  try: send it all the same with --force\n$/);
   ok(["post", "review", "--from", "alice", "--to", "bbo", "--body", "b", "--force"]);
 });
 

@@ -97,7 +97,7 @@ test("task: takes the next number over all states, and is refused while its name
 });
 
 test("task: bad ids, unknown or cyclic --after, bad names: clear errors, nothing changed", async (t) => {
-  const { ok, put, fails, all, root } = board(t, "task-1.md");
+  const { ok, put, fails, chat, all, root } = board(t, "task-1.md");
   put("task-2.md", HEADER({ after: "3" }));
   put("task-4.md", HEADER({ after: "[2, task-9]" }));
   ok(["task", "r", "the port", "--as", "alice", "--id", "port", "--slot"]);
@@ -124,6 +124,8 @@ test("task: bad ids, unknown or cyclic --after, bad names: clear errors, nothing
   fails(64, "bad_name", "task", "r", "x", "--as", "al ice");
   fails(64, "no_name", "task", "r", "x");
   fails(1, "unknown_recipient", "task", "closed", "x", "--as", "alice", "--for", "bbo");
+  const { stderr } = chat(["task", "closed", "x", "--as", "alice", "--for", "dora"]); // task has no --force
+  assert.match(stderr, /"dora" is not known .*\n  try: agent-chat join closed --as dora\b/);
   for (const time of ["2", "0s", ""]) {
     fails(64, "bad_value", "claim", "r", "1", "--as", "alice", "--steal", "--older-than", time);
     fails(64, "bad_value", "tasks", "r", "--stale", time);
