@@ -301,8 +301,10 @@ test("read: a header as people write it: lists, quotes, comments", (t) => {
   assert.deepEqual(messages.map(({ seq, from }) => [seq, from]), [1, 2, 3, 4, 5].map((seq) => [seq, "a"]));
 });
 
-test("read: who may have mistyped their own name is told", (t) => {
+test("read, task, claim: who may have mistyped their own name is told", (t) => {
   const { chat } = channel(t, ["--body", "x"]);
+  for (const args of [["task", "r", "x"], ["claim", "r", "1"]])
+    assert.match(chat([...args, "--as", "bbo"]).stderr, /"bbo" is not a member of "r"; did you mean "bob"\?/);
   assert.match(chat(["read", "r", "--as", "bbo", "--peek"]).stderr, /"bbo" is not a member of "r"; did you mean "bob"\?/);
   assert.doesNotMatch(chat(["read", "r", "--as", "build-server", "--peek"]).stderr, /did you mean/);
 });
