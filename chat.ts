@@ -4461,8 +4461,8 @@ function assertFirstInLine({ agent, aim, since }: Waiter, channel: Channel): voi
 }
 
 /**
- * Blocks until a task has another state than at the start, or is done, or without one until there is one that this agent
- * could claim; returns those. Throws `no_task`, `timeout` and `gone`.
+ * Blocks until a task has another state than at the start, or is done, or without one until there is one that this
+ * agent could claim; returns those. Throws `no_task`, `timeout` and `gone`.
  */
 export async function waitForTasks(
   channels: readonly Channel[] | (() => readonly Channel[]),
@@ -4781,8 +4781,8 @@ function realFolder(folder: string): string | undefined {
 async function goesWithCode(place: GitPlace, outer: string): Promise<ChatError | undefined> {
   const files = splitRows(await git(place, ["ls-files", "-z"]));
   if (files.length === 0) return undefined;
-  const what = `${plural(files.length, "file")} of it are on a branch of ${outer}`;
-  const message = `${place.cwd} is no git work tree of its own: ${what}, and travel with that, by git add, commit, pull and push`;
+  const what = `${plural(files.length, "file")} of it are on a branch of ${outer}, and travel with that`;
+  const message = `${place.cwd} is no git work tree of its own: ${what}, by git add, commit, pull and push`;
   return new ChatError("no_repo", message, `git -C ${shellWord(outer)} pull`);
 }
 
@@ -7612,7 +7612,7 @@ function boardRows(channel: Channel, tasks: readonly Task[]): string {
   return tasks.map((task) => `${JSON.stringify(row(task))}\n`).join("");
 }
 
-/** Some of a channel's tasks, at a glance; the counts are of all, or who asks for few would take the board for empty. */
+/** Some tasks of a channel, at a glance; the counts are of all, or who asks for few would take it for empty. */
 function boardText(channel: Channel, whole: readonly Task[], tasks: readonly Task[]): string {
   const states = ["open", "blocked", "claimed", "done"] as const;
   const count = (one: Task["state"]): number => whole.filter(({ state }) => state === one).length;
