@@ -318,11 +318,12 @@ function foldName(text: string): string {
  * Throws `bad_name` with the nearest legal form.
  */
 export function parseName(what: string, text: string): Name {
+  if (typeof text !== "string") throw new ChatError("bad_name", `${what} ${quoted(String(text))} is no text`); // untyped
   const name = foldName(text);
   if (isName(name)) return name;
   const reserved = DEVICE.test(name) || EVERYBODY.includes(name);
   const rule = reserved ? "that word is reserved" : `use a-z, 0-9 and single hyphens, at most ${NAME_MAX}`;
-  const near = reserved ? `${asciiSlug(name, NAME_MAX)}-1` : asciiSlug(name, NAME_MAX);
+  const near = DEVICE.test(name) ? `${asciiSlug(name, NAME_MAX)}-1` : asciiSlug(name, NAME_MAX);
   const mend = isName(near) ? `use ${quoted(near)}` : undefined;
   const swap = mend === undefined || what === "AGENT_CHAT_NAME" ? undefined : ([text, near] as const);
   throw new ChatError("bad_name", `${what} ${quoted(text)} is not a name of an agent: ${rule}`, mend, swap);
@@ -571,6 +572,8 @@ function timestampMs(now: Date): string {
 
 /** A body as it may be posted, or `no_body`, `bad_body`, `too_big` (SPEC 4.6). */
 function checkBody(text: string): string {
+  if (typeof text !== "string")
+    throw new ChatError("no_body", `the body is ${typeof text}, no text: nothing was posted`);
   const body = text.replace(/^\ufeff/, "");
   const size = Buffer.byteLength(body);
   if (/^[\s\u200b-\u200f\u2060\ufeff]*$/.test(body))
@@ -670,7 +673,9 @@ function isThere(file: string): boolean {
   }
 }
 
+/** Throws `bad_value` for a blank path, which would be the folder one happens to be in. */
 function absolute(folder: string): string {
+  if (folder.trim() === "") throw new ChatError("bad_value", `root ${quoted(folder)} names no folder`);
   return path.resolve(expanded(folder));
 }
 
@@ -1197,6 +1202,12 @@ function isListOfStrings(list: unknown): list is string[] {
   return Array.isArray(list) && stringsIn(list).length === list.length;
 }
 
+/** Whoever calls without types may give one name for a list; throws `bad_value`. */
+function assertList(what: string, list: readonly string[]): void {
+  if (isListOfStrings(list)) return;
+  throw new ChatError("bad_value", `${what} ${quoted(String(list))}: this has to be a list of names`);
+}
+
 /** Throws where a text is not one JSON object. */
 function parseObject(text: string): Record<string, unknown> {
   const value: unknown = JSON.parse(text.replace(/^\ufeff/, ""));
@@ -1239,6 +1250,7 @@ export async function createChannel(
   const base = absolute(root);
   const legal = parseNewChannel(name);
   const channel = channelIn(base, legal);
+  assertList("members", members);
   const names = [...new Set(members.map((member) => parseName("member", member)))];
   const text = JSON.stringify(
     { channel: legal, members: names, topic: headerLine("topic", topic), created: timestamp() },
@@ -1545,7 +1557,7 @@ function address(channel: Channel, outgoing: Outgoing, body: string, notes: stri
     throw new ChatError("only_self", message, "--to another agent, or all");
   }
   notes.push(...metaNotes(channel, meta));
-  if (outgoing.force !== true && outgoing.to !== undefined) checkRecipients(channel, meta, to, notes);
+  if (outgoing.force !== true && outgoing.to !== undefined) checkRecipients(channel, meta, from, to, notes);
   if (isStranger(meta, from)) {
     notes.push(`"${from}" is not a member of "${channel.name}" (${meta.members.join(", ")})`);
   }
@@ -1725,6 +1737,7 @@ function replyAddress(from: Name, answered: readonly Message[], notes: string[])
 
 /** A member as the member list spells it, because the reference compares exactly; everybody else by a legal name. */
 function recipients(words: readonly string[], meta: Meta): string[] {
+  assertList("recipients", words);
   if (words.some((word) => ["all", "*"].includes(foldName(word)))) return []; // not null: that was an accident
   const spelled = (word: string): string | undefined => meta.members.find((name) => foldName(name) === foldName(word));
   return [...new Set(words.map((word) => spelled(word) ?? parseName("recipient", word)))];
@@ -1734,15 +1747,16 @@ function isStranger({ members }: Meta, name: string): boolean {
   return members.length > 0 && !members.some((member) => foldName(member) === foldName(name));
 }
 
-/** Refuses, or in an open channel notes, recipients who are no members and have neither posted nor read (SPEC 3.4). */
+/** Refuses, or in an open channel notes, recipients who are no members and of whom nothing is there (SPEC 3.4). */
 function checkRecipients(
   channel: Channel,
   meta: Meta,
+  from: Name,
   to: readonly string[],
   notes: string[],
   mend: (name: string) => string = () => "send it all the same with --force",
 ): void {
-  for (const { name, near, hint } of strangersAmong(channel, meta, to)) {
+  for (const { name, near, hint } of strangersAmong(channel, meta, to, [from])) {
     if (meta.members.length === 0) notes.push(`"${name}" has never posted or read in "${channel.name}"${hint}`);
     else refuseRecipient(channel, meta, { name, near, hint }, mend(name));
   }
@@ -1755,12 +1769,21 @@ interface Stranger {
   readonly hint: string;
 }
 
-function strangersAmong(channel: Channel, { members }: Meta, names: readonly string[]): Stranger[] {
+/** Of those who are named, whom nobody knows; `besides` is not who was meant. */
+function strangersAmong(
+  channel: Channel,
+  { members }: Meta,
+  names: readonly string[],
+  besides: readonly Name[],
+): Stranger[] {
   if (names.length === 0) return [];
   const known = [...members, ...cursorNames(channel)];
-  const isKnown = (name: string): boolean => known.some((other) => foldName(other) === foldName(name));
-  const strangers = names.filter((name) => !isKnown(name) && !hasPosted(channel, name));
-  const others = known.filter((other) => !names.some((name) => foldName(name) === foldName(other))); // not meant twice
+  const isAmong = (name: string, all: readonly string[]): boolean =>
+    all.some((other) => foldName(other) === foldName(name));
+  const strangers = names.filter(
+    (name) => !isAmong(name, known) && !hasPosted(channel, name) && !hasTasks(channel, name),
+  );
+  const others = known.filter((other) => !isAmong(other, [...names, ...besides])); // nobody is meant twice
   return strangers.map((name) => {
     const near = nearest(name, others);
     return { name, near, hint: near === undefined ? "" : `; did you mean "${near}"?` };
@@ -1780,6 +1803,11 @@ function hasPosted(channel: Channel, name: string): boolean {
   } catch {
     return true; // a file that bears the name, and cannot be read: it may be theirs, and is nothing to fail for
   }
+}
+
+/** Whether an agent has made or taken a task: who is told of its end can be asked about it. */
+function hasTasks(channel: Channel, name: string): boolean {
+  return listTasks(channel).some(({ from, owner }) => [from, owner ?? ""].map(foldName).includes(foldName(name)));
 }
 
 /** The first of an agent's messages that is as asked; only files that bear its name are opened. Throws the system's error. */
@@ -2816,6 +2844,7 @@ export async function setStatus(
   const now = Date.now();
   const [since, until] = [timestamp(new Date(now)), timestamp(new Date(now + said.seconds * 1000))];
   const status = headerLine("status", said.status);
+  if (status.trim() === "") throw new ChatError("bad_value", "the status is blank", "--set back takes it back");
   const whole: Status = { status, note: headerLine("note", said.note ?? ""), since, until };
   await explainingLater(`write the status of ${name}`, () =>
     rewrite(channel, name, statusPath(channel, name), () => JSON.stringify(whole), signal),
@@ -3271,6 +3300,7 @@ function unknownEach(): ChatError {
 
 /** Those whose messages are waited for: of any form that files have (SPEC 3.2), but somebody, and not who waits. */
 function authors(names: readonly string[], agent: Name): string[] {
+  assertList("from", names);
   if (names.length === 0) throw new ChatError("bad_value", "nobody is named to wait for");
   const isNobody = (name: string): boolean => /^[@,\s]*$/.test(name) || isEverybody(name);
   const folded = names.map((name) => (isNobody(name) ? parseName("author", name) : foldName(name)));
@@ -3614,9 +3644,9 @@ const TASK = RegExp(`^task-(${TASK_ID})(?:\\.(CLAIMED|DONE)-(.+))?\\.md$`);
 
 /** The id in `12`, `task-12`, `task-12.md` or the name of a taken task's file; throws `bad_name`. */
 export function parseTask(text: string): string {
-  const match = TASK_WORD.exec(text.trim());
+  const match = TASK_WORD.exec(String(text).trim()); // without types it may be a number
   if (match !== null && !DEVICE.test(match[1]!.toLowerCase())) return match[1]!;
-  throw new ChatError("bad_name", `${quoted(text)} is not a task: write 12, task-12 or task-12.md`);
+  throw new ChatError("bad_name", `${quoted(String(text))} is not a task: write 12, task-12 or task-12.md`);
 }
 
 interface TaskFile {
@@ -3750,7 +3780,8 @@ export async function createTask(channel: Channel, task: NewTask, { signal }: Bl
     const meta = readMeta(channel);
     const wanted = task.id === undefined ? undefined : parseTask(task.id);
     const names = recipients(task.for ?? [], meta);
-    checkRecipients(channel, meta, names, [], (name) => `agent-chat join ${shellWord(channel.name)} --as ${name}`);
+    const mend = (name: string): string => `agent-chat join ${shellWord(channel.name)} --as ${name}`;
+    checkRecipients(channel, meta, parseName("author", task.from), names, [], mend);
     const after = (task.after ?? []).map(parseTask);
     const text = formatTask(task, names, after);
     const made = await withNumbers(channel, signal, (draft) => {
@@ -3805,7 +3836,7 @@ function nextTaskId(channel: Channel, others: Iterable<string> = []): string {
 }
 
 function assertUnused(channel: Channel, id: string): void {
-  const other = listNames(channel).find((name) => TASK_NAME.exec(name)?.[1]?.toLowerCase() === id.toLowerCase());
+  const other = listNames(channel).find((name) => plainId(TASK_NAME.exec(name)?.[1] ?? "") === plainId(id));
   if (other === undefined) return;
   const message = `task-${id} is there already: ${path.join(channel.path, other)}; nothing was made`;
   throw new ChatError("task_exists", message, "give it another --id, or none");
@@ -3863,13 +3894,13 @@ const OPEN_NAMED = 10; // tasks in one line of talk
 
 /** The task that an id which is not there was meant for. */
 function nearestTask(id: string, ids: readonly string[]): string | undefined {
-  const plain = (text: string): string =>
-    text
-      .toLowerCase()
-      .replace(/^task[-_]?/, "")
-      .replace(/^0+(?=\d)/, "");
-  const word = plain(id);
-  return ids.find((other) => plain(other) === word) ?? nearest(word, ids);
+  const word = plainId(id).replace(/^task[-_]?/, "");
+  return ids.find((other) => plainId(other) === plainId(word)) ?? nearest(word, ids);
+}
+
+/** Ids that look like one and the same: `DB` and `db`, `1` and `01`. */
+function plainId(id: string): string {
+  return id.toLowerCase().replace(/^0+(?=\d)/, "");
 }
 
 /**
@@ -4304,8 +4335,7 @@ function toEnd({ channel, name, id }: Turn, state: "done" | "released", force: b
   if (before?.state === state && tasks.some((task) => isEnded(task, name, state))) return undefined;
   if (force && claimed[0] !== undefined) return claimed[0];
   const others = filesOf(channel, id).filter((file) => file.state !== "open");
-  if (others.length > 0)
-    throw refusal(channel, id, others, claimed.length > 0 ? "--force, if its owner has gone" : undefined);
+  if (others.length > 0) throw refusal(channel, id, others, claimAnother(channel, name));
   throw new ChatError("not_claimed", `task-${id} is open: nobody has claimed it`, claimCommand(channel, id, name));
 }
 
@@ -4352,7 +4382,7 @@ export async function pauseTasks(channel: Channel, agent: string, why = "", { si
   await explainingLater(`pause ${quoted(channel.name)}`, () =>
     withNumbers(channel, signal, (draft) => {
       if (currentPause(channel) !== undefined) return;
-      writeAll(draft.fd, `---\nfrom: ${name}\nts: ${timestamp()}\n---\n${body}${body.endsWith("\n") ? "" : "\n"}`);
+      writeAll(draft.fd, `---\nfrom: ${name}\nts: ${timestamp()}\n---\n${body}${/(^|\n)$/.test(body) ? "" : "\n"}`);
       fs.fsyncSync(draft.fd);
       moveIntoPlace(draft.path, pausePath(channel));
     }),
@@ -6462,10 +6492,7 @@ interface Found<T> {
 
 /** Where the root is: --root, else $AGENT_CHAT_ROOT, else the nearest .agent-chat here or above, else ~/agent-chat. */
 function findRoot(option: string | undefined, note: Note): Found<string> {
-  if (option !== undefined) {
-    if (option.trim() === "") throw new ChatError("bad_value", `--root "" names no folder`);
-    return { value: absolute(option), from: "--root" };
-  }
+  if (option !== undefined) return { value: absolute(option), from: "--root" };
   const given = process.env["AGENT_CHAT_ROOT"];
   if (!given?.trim()) return nearestRoot();
   if (!path.isAbsolute(expanded(given))) {
@@ -7072,7 +7099,6 @@ function parseStatus(given: {
   const more = until !== undefined || given.note !== undefined;
   if (set === undefined && more) throw new ChatError("usage", "--until and --note need --set");
   if (set === undefined) return undefined;
-  if (oneLine(set).trim() === "") throw new ChatError("bad_value", "the status is blank", "--set back takes it back");
   if (foldName(set) === "back" && !more) return undefined;
   if (foldName(set) === "back")
     throw new ChatError("usage", "back takes the status back: it has no --until and no --note");
@@ -7347,7 +7373,7 @@ async function pulling(call: Call, every: number | undefined, body: () => Promis
 /** Of those whom a wait names, who has neither posted nor read, and may be mistyped. */
 function noteUnknown(call: Call, channel: Channel, names: readonly string[]): void {
   const named = names.filter((name) => !["", "all", "*"].includes(foldName(name))); // those are refused
-  const strangers = (): Stranger[] => strangersAmong(channel, readMeta(channel), named);
+  const strangers = (): Stranger[] => strangersAmong(channel, readMeta(channel), named, [call.agent()]);
   for (const { name, hint } of explaining(`look for ${named.join(", ")}`, strangers))
     call.note(`${quoted(name)} has never posted or read in "${channel.name}"${hint}`);
 }

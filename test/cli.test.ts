@@ -24,7 +24,7 @@ test("cli: unknown commands, options, stray words and missing ones are wrong usa
     [["read", "r", "--as", "a", "--json=yes"], /json/],
     [["read", "r"], /who are you\? no name was given\n  try: add --as NAME/],
     [["read", "r", "--as", ""], /--as "" is not a name/],
-    [["read", "--root", "", "--as", "a"], /--root "" names no folder/],
+    [["read", "--root", "", "--as", "a"], /root "" names no folder/],
   ];
   for (const [args, message] of wrong) {
     const { status, stdout, stderr } = chat(args);

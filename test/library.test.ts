@@ -28,6 +28,22 @@ test("library: post, read, mark, wait and claim do what the commands do", async 
   assert.equal(chat.lastMessages(review, 1).messages[0]!.seq, 2);
 });
 
+/** What a caller without types may give. */
+function untyped(review: chat.Channel): [() => unknown, string][] {
+  const call = chat as unknown as Record<string, (...args: unknown[]) => unknown>;
+  return [
+    [() => call["post"]!(review, { from: "alice", body: "x", to: "bob" }), "bad_value"],
+    [() => call["post"]!(review, { from: "alice" }), "no_body"],
+    [() => call["post"]!(review, { body: "x" }), "bad_name"],
+    [() => call["post"]!(review, { from: "alice", body: "x", to: [7] }), "bad_value"],
+    [() => call["read"]!(review), "bad_name"],
+    [() => call["wait"]!([review], "bob", { from: "alice", timeout: 0 }), "bad_value"],
+    [() => call["createChannel"]!(review.root, "q", { members: "alice" }), "bad_value"],
+    [() => call["claim"]!(review, "bob", 9), "no_task"],
+    [() => call["claim"]!(review, "bob", {}), "bad_name"],
+  ];
+}
+
 test("library: everything that cannot be done is a ChatError with a stable code", async (t) => {
   const review = await channel(t);
   const cases: [() => unknown, chat.ErrorCode][] = [
@@ -45,6 +61,10 @@ test("library: everything that cannot be done is a ChatError with a stable code"
     [() => chat.claim(review, "bob", "9"), "no_task"],
     [() => chat.read({ ...review, path: `${review.path}x` }, "bob"), "gone"],
     [() => chat.post({ ...review, path: `${review.path}x` }, { from: "alice", body: "x" }), "gone"],
+    [() => chat.openChannel("", "r"), "bad_value"],
+    [() => chat.createChannel(" ", "q"), "bad_value"],
+    [() => chat.setStatus(review, "bob", { status: " ", seconds: 10 }), "bad_value"],
+    ...(untyped(review) as [() => unknown, chat.ErrorCode][]),
   ];
   for (const [action, code] of cases) {
     await assert.rejects(async () => action(), (error) => error instanceof chat.ChatError && error.code === code && error.message !== "", code);

@@ -207,16 +207,21 @@ test("post: an unknown recipient in a channel with members is refused with the m
   assert.ok(!fs.existsSync(at("review", "0001-alice-t.md")));
   const two = chat(["post", "review", "--from", "alice", "--to", "bbo,bob", "--body", "b"]).stderr; // bob is meant already
   assert.match(two, /"bbo" is not known in .*members: alice, bob\n  try: send it all the same with --force\n$/);
+  const own = chat(["post", "review", "--from", "bob", "--to", "bbo", "--body", "b"]).stderr; // nor oneself
+  assert.match(own, /members: alice, bob\n  try: send it all the same with --force\n$/);
   ok(["post", "review", "--from", "alice", "--to", "bbo", "--body", "b", "--force"]);
 });
 
-test("post: who has posted or read in a channel may be written to, member or not", (t) => {
+test("post: who has posted, read, made or taken a task in a channel may be written to, member or not", (t) => {
   const { ok, chat } = review(t);
   const outsider = chat(["post", "review", "--from", "carol-x", "--title", "hi", "--body", "b"]);
   assert.equal(outsider.status, 0);
   assert.match(outsider.stderr, /"carol-x" is not a member of "review" \(alice, bob\)/);
   ok(["read", "review", "--as", "dave"]);
   ok(["post", "review", "--from", "alice", "--to", "carol-x,dave", "--body", "b"]);
+  ok(["task", "review", "x", "--as", "boss"]);
+  ok(["claim", "review", "1", "--as", "erin"]);
+  ok(["post", "review", "--from", "alice", "--to", "boss,erin", "--body", "b"]); // who made a task is asked about it
   assert.equal(chat(["post", "review", "--from", "alice", "--to", "carol", "--body", "b"]).status, 1, "carol is not carol-x");
 });
 

@@ -90,7 +90,7 @@ test("task: takes the next number over all states, and is refused while its name
   assert.equal(make(), "created task-41");
   assert.equal(make("--id", "fix-Login"), "created task-fix-Login");
   const before = files();
-  for (const id of ["2", "task-7", "11", "12-B", "FIX-login", "30", "40", "task-20.md"]) {
+  for (const id of ["2", "task-7", "11", "12-B", "FIX-login", "30", "40", "task-20.md", "020", "012-b"]) {
     assert.match(fails(1, "task_exists", "task", "r", "x", "--as", "alice", "--id", id), /is there already: .*; nothing was made/);
   }
   assert.deepEqual(files(), before);
