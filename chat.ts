@@ -1024,11 +1024,21 @@ function isStolen(error: unknown, lock: string): boolean {
 function isStale(lock: string, sight: Sight): boolean {
   const stat = fs.lstatSync(lock, { bigint: true, throwIfNoEntry: false });
   if (stat === undefined) return false;
-  const drafts = stat.isDirectory() ? draftsIn(lock) : [];
+  const drafts = stat.isDirectory() ? draftsSeen(lock) : [];
   if (drafts.length > 0 && drafts.every(isDead)) return true;
   const look = `${stat.ino} ${stat.mtimeNs} ${drafts.join(" ")}`;
   if (look !== sight.look) Object.assign(sight, { look, since: monotonic() });
   return monotonic() - sight.since >= STALE_MS;
+}
+
+/** The drafts in somebody else's lock: another user's may not be for us to look into, and is watched from outside. */
+function draftsSeen(lock: string): string[] {
+  try {
+    return draftsIn(lock);
+  } catch (error) {
+    if (isCode(error, "EACCES", "EPERM")) return [];
+    throw error;
+  }
 }
 
 function isDead(draft: string): boolean {
@@ -1046,16 +1056,35 @@ function isAlive(pid: number): boolean {
 
 /** Takes a lock away, with the drafts in it: one rename, so that of two thieves one finds nothing. */
 function steal(lock: string): void {
-  const grave = `${lock}.${nonce()}`;
   try {
-    persistently(() => fs.renameSync(lock, grave));
-    const folder = path.dirname(lock);
-    const graves = fs.readdirSync(folder).filter((name) => name.startsWith(`${path.basename(lock)}.`));
-    for (const name of graves) fs.rmSync(path.join(folder, name), { recursive: true, force: true });
+    persistently(() => moveAside(lock));
   } catch (error) {
     // What is busy is waited for; the deadline's error names it. Windows refuses while the draft in it is open.
     const busy = isCode(error, "ENOENT", "EBUSY", "ENOTEMPTY");
-    if (!busy && !(process.platform === "win32" && isCode(error, "EPERM", "EACCES"))) throw error;
+    if (busy || (process.platform === "win32" && isCode(error, "EPERM", "EACCES"))) return;
+    throw error;
+  }
+  const folder = path.dirname(lock);
+  const graves = namesIn(folder).filter((name) => name.startsWith(`${path.basename(lock)}.`));
+  for (const name of graves) removeGrave(path.join(folder, name));
+}
+
+function moveAside(lock: string): void {
+  try {
+    fs.renameSync(lock, `${lock}.${nonce()}`);
+  } catch (error) {
+    if (!isCode(error, "EXDEV")) throw error;
+    // overlayfs renames no folder that came with its image. Drafts first is as good: without its own a writer starts over
+    fs.rmSync(lock, { recursive: true, force: true });
+  }
+}
+
+/** Never fails: nobody waits for what was moved aside, and the next thief tries again. */
+function removeGrave(grave: string): void {
+  try {
+    fs.rmSync(grave, { recursive: true, force: true });
+  } catch {
+    // another user's, or open on Windows
   }
 }
 

@@ -3,7 +3,7 @@ import { spawnSync } from "node:child_process";
 import fs from "node:fs";
 import os from "node:os";
 import { describe, test, type TestContext } from "node:test";
-import { listening, rows, sandbox, until } from "./helpers.ts";
+import { BIN, listening, rows, sandbox, until } from "./helpers.ts";
 
 const channel = (t: TestContext) => {
   const box = sandbox(t);
@@ -16,6 +16,10 @@ const timed = <T>(action: () => T): [T, number] => {
   const began = Date.now();
   return [action(), Date.now() - began];
 };
+const mayBeOthers = process.getuid?.() === 0 && spawnSync("setpriv", ["--version"]).status === 0;
+const mayOverlay =
+  spawnSync("unshare", ["-rm", "bash", "-c", `cd /tmp; mount -t tmpfs none .; mkdir a b c; mount -t overlay -o lowerdir=a,upperdir=b,workdir=c,userxattr none a`])
+    .status === 0;
 
 test("lock: one whose writer is dead on this host is taken over at once, with its draft", (t) => {
   const { lock, post, at } = channel(t);
@@ -50,6 +54,29 @@ describe("stale locks", { concurrency: true }, () => {
       assert.deepEqual(fs.readdirSync(at("r")).sort(), [".cursors", "0001-alice-t.md", "_meta.json"]);
     });
   }
+});
+
+test("lock: one of another user, who lets nobody look into it, is waited for, and taken over after 5 s", { skip: !mayBeOthers && "needs root and setpriv" }, (t) => {
+  const { lock, at, dir, bash } = channel(t);
+  for (const folder of [dir, at(), at("r")]) fs.chmodSync(folder, 0o777);
+  const { stdout, stderr } = bash(`umask 077
+    hold() { mkdir "${lock}"; touch "${lock}/other-host.1.abc.draft"; }
+    post() { setpriv --reuid 65534 --clear-groups "${process.execPath}" "${BIN}" post r --from alice --title t --body b > /dev/null; echo "exit $?"; }
+    hold; (sleep 0.5; rm -r "${lock}") & post; wait
+    hold; post; ls "${lock}" 2>&1 | cut -c1-10`);
+  assert.deepEqual([stdout, stderr], ["exit 0\nexit 0\nls: cannot\n", ""]);
+  assert.equal(fs.readdirSync(at("r")).filter((name) => name.endsWith(".md")).length, 2);
+});
+
+test("lock: one that came with the image of a container, whose folder cannot be renamed, is taken over", { skip: !mayOverlay && "needs overlayfs" }, (t) => {
+  const { lock, at, dir } = channel(t);
+  fs.mkdirSync(lock);
+  fs.writeFileSync(`${lock}/${HOST}.${deadPid()}.abc.draft`, "half");
+  const script = `mkdir "${dir}/m"; mount -t tmpfs none "${dir}/m"; cd "${dir}/m"; mkdir up work all
+    mount -t overlay -o lowerdir="${at()}",upperdir=up,workdir=work,userxattr none all
+    for i in 1 2; do "${process.execPath}" "${BIN}" post r --root all --from alice --title t --body b > /dev/null; done; ls all/r`;
+  const { stdout, stderr } = spawnSync("unshare", ["-rm", "bash", "-c", script], { encoding: "utf8" });
+  assert.deepEqual([stdout, stderr], ["0001-alice-t.md\n0002-alice-t.md\n_meta.json\n", ""]);
 });
 
 test("lock: one that changes while it is watched is not stale", async (t) => {
