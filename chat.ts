@@ -231,7 +231,13 @@ function codeOf(error: unknown): string {
 
 const NO_ACCESS = "choose a root you may write (--root DIR inside the workspace), or allow this folder in the sandbox";
 const IN_THE_WAY = "move away what is there in the place of a folder, then run it again";
+const DENIED = "ERR_ACCESS_DENIED"; // by Node itself, run with --permission, which forbids every fsync
+const NO_HOME = "give --root DIR, or set HOME";
 const SYSTEM: Readonly<Record<string, readonly [ErrorCode, string | undefined]>> = {
+  uv_cwd: ["io", "the folder you are in was removed: cd to another, then run it again"],
+  uv_os_homedir: ["io", NO_HOME],
+  uv_os_get_passwd: ["io", NO_HOME],
+  [DENIED]: ["no_access", "run it without Node's --permission (perhaps in NODE_OPTIONS): that allows no fsync"],
   EACCES: ["no_access", NO_ACCESS],
   EPERM: ["no_access", NO_ACCESS],
   EROFS: ["no_access", NO_ACCESS],
@@ -240,6 +246,7 @@ const SYSTEM: Readonly<Record<string, readonly [ErrorCode, string | undefined]>>
   ENOTDIR: ["io", IN_THE_WAY],
   EEXIST: ["io", IN_THE_WAY],
   EMFILE: ["io", "raise the limit of open files (ulimit -n), then run it again"],
+  EFBIG: ["io", "raise the limit of a file's size (ulimit -f), then run it again"],
   EIO: ["io", "run it again"],
   EBUSY: ["io", "run it again"],
 };
@@ -247,11 +254,16 @@ const SYSTEM: Readonly<Record<string, readonly [ErrorCode, string | undefined]>>
 /** Says of a system error what could not be done; every other error passes as it is. */
 function explained(error: unknown, what: string): unknown {
   if (!(error instanceof Error) || error instanceof ChatError) return error;
-  const { syscall, code = "", path: file, message } = error as NodeJS.ErrnoException;
+  const {
+    code = "",
+    syscall = code === DENIED ? "Node" : undefined,
+    path: file,
+    message,
+  } = error as NodeJS.ErrnoException;
   if (syscall === undefined) return error;
   const reason = message.replace(/^\w+: /, "").split(", ")[0];
   const where = file === undefined ? "" : ` ${quoted(file)}`;
-  const [known, remedy] = SYSTEM[code] ?? ["io", undefined];
+  const [known, remedy] = SYSTEM[syscall] ?? SYSTEM[code] ?? ["io", undefined];
   return new ChatError(known, `could not ${what}: ${reason} (${code}, ${syscall}${where})`, remedy);
 }
 
@@ -681,7 +693,13 @@ function absolute(folder: string): string {
 
 /** `~` is one's own home; `~bob` is for a shell to know. */
 function expanded(folder: string): string {
-  return folder.replace(/^~(?=$|[/\\])/, os.homedir());
+  return folder.replace(/^~(?=$|[/\\])/, home); // asked for only where it is needed: not every user has one
+}
+
+/** An empty or relative HOME would be another folder wherever we are. */
+function home(): string {
+  const given = os.homedir();
+  return path.isAbsolute(given) ? given : os.userInfo().homedir;
 }
 
 /** Repeats a rename, link or removal that a virus scanner or indexer got in the way of; the last failure is thrown. */
@@ -6442,7 +6460,7 @@ function wasOrphaned(chain: readonly Process[]): boolean {
   let i = 0;
   while (i + 1 < chain.length && isWrapped(chain, i)) i++;
   const outer = chain[i];
-  if (outer === undefined) return !fs.existsSync("/proc/self") && process.ppid === 1 && isNullDevice(0);
+  if (outer === undefined) return !isThere("/proc/self") && process.ppid === 1 && isNullDevice(0);
   if (outer.pid === outer.session) return false; // it left its parent's session by itself
   const parent = inspectProcess(outer.parent);
   if (parent === undefined) return false;
@@ -6459,7 +6477,7 @@ function isWrapped(chain: readonly Process[], i: number): boolean {
 /** Only what says so is taken for it: where the number of open files is at its limit, nothing has been learned. */
 function hasLeft(pid: number, parent: number): boolean {
   const now = inspectProcess(pid);
-  return now === undefined ? !fs.existsSync(`/proc/${pid}`) : now.parent !== parent;
+  return now === undefined ? !isThere(`/proc/${pid}`) : now.parent !== parent;
 }
 
 /** Returns a check that throws once nobody can be reading what a wait would show: then it must not be marked. */
@@ -6521,20 +6539,27 @@ interface Found<T> {
 
 /** Where the root is: --root, else $AGENT_CHAT_ROOT, else the nearest .agent-chat here or above, else ~/agent-chat. */
 function findRoot(option: string | undefined, note: Note): Found<string> {
-  if (option !== undefined) return { value: absolute(option), from: "--root" };
+  if (option !== undefined) return { value: nameable(absolute(option)), from: "--root" };
   const given = process.env["AGENT_CHAT_ROOT"];
   if (!given?.trim()) return nearestRoot();
   if (!path.isAbsolute(expanded(given))) {
     note(`AGENT_CHAT_ROOT is relative, so it depends on the folder you are in: now ${absolute(given)}`);
   }
-  return { value: absolute(given), from: "AGENT_CHAT_ROOT" };
+  return { value: nameable(absolute(given)), from: "AGENT_CHAT_ROOT" };
+}
+
+/** What is not UTF-8 in a path reaches us changed: it would be another folder. */
+function nameable(folder: string): string {
+  if (!folder.includes("\ufffd")) return folder;
+  const message = `${quoted(folder)} is not valid UTF-8: no root can be there, or be looked for from there`;
+  throw new ChatError("bad_value", message, "give --root DIR, absolute and in UTF-8");
 }
 
 function nearestRoot(): Found<string> {
-  for (let folder = process.cwd(); ; folder = path.dirname(folder)) {
+  for (let folder = nameable(process.cwd()); ; folder = path.dirname(folder)) {
     const near = path.join(folder, ".agent-chat");
     if (isFolder(near)) return { value: near, from: "the nearest .agent-chat" };
-    if (folder === path.dirname(folder)) return { value: absolute("~/agent-chat"), from: "the default" };
+    if (folder === path.dirname(folder)) return { value: nameable(absolute("~/agent-chat")), from: "the default" };
   }
 }
 
@@ -7930,7 +7955,7 @@ function checkArguments(args: readonly string[]): void {
   );
   if (isUtf8(found)) return;
   const message = "an argument is not valid UTF-8: nothing was done";
-  throw new ChatError("bad_value", message, "send the text with --body-file");
+  throw new ChatError("bad_value", message, "send a text with --body-file; names and folders have to be in UTF-8");
 }
 
 /** Who is calling: --as or --from, else $AGENT_CHAT_NAME. */
@@ -8033,7 +8058,8 @@ function remedyFor({ code, remedy, swap }: ChatError, args: readonly string[]): 
 }
 
 /** Prints an error, as text or as JSON, with the command that mends it; returns the exit code. */
-function report(error: unknown, args: readonly string[]): number {
+function report(thrown: unknown, args: readonly string[]): number {
+  const error = isCode(thrown, DENIED) ? explained(thrown, "go on") : thrown;
   if (!(error instanceof ChatError)) throw error; // a bug: its stack is what is needed
   const { code, message, remedy } = error;
   if (code === "closed" && remedy === undefined) return 0; // a closed pipe is no failure: nothing was marked
@@ -8056,7 +8082,8 @@ export async function main(args: readonly string[]): Promise<number> {
 /** Whether this file is the program that was started, and not a library that was imported. */
 function isProgram(): boolean {
   try {
-    return fs.realpathSync(process.argv[1] ?? "") === import.meta.filename;
+    const own = fs.realpathSync(import.meta.filename); // a link's own name with --preserve-symlinks-main
+    return fs.realpathSync(process.argv[1] ?? "") === own;
   } catch {
     return false; // `node -e` may be given any words
   }

@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import fs from "node:fs";
 import path from "node:path";
 import { test } from "node:test";
 import { COMMANDS, VERSION } from "../chat.ts";
-import { rows, sandbox } from "./helpers.ts";
+import { BIN, rows, sandbox } from "./helpers.ts";
 
 test("cli: unknown commands, options, stray words and missing ones are wrong usage, exit 64, on stderr", (t) => {
   const { chat, ok } = sandbox(t);
@@ -143,6 +144,8 @@ test("cli: a command that is suggested can be pasted", (t) => {
   assert.match(stdout, /created channel 'it-s-a-channel'[^]*created channel 'nochan'[^]*posted #1/, stderr);
 });
 
+const mayBeOthers = process.getuid?.() === 0 && spawnSync("setpriv", ["--version"]).status === 0;
+
 // ---- who and where
 
 test("root: --root, else $AGENT_CHAT_ROOT, else the nearest .agent-chat, else ~/agent-chat; always absolute", (t) => {
@@ -171,6 +174,31 @@ test("root: a relative $AGENT_CHAT_ROOT is used, and warned of with what it mean
   const named = (root: string): string => chat(["whoami"], { env: { AGENT_CHAT_ROOT: root, HOME: dir } }).stderr;
   assert.match(named("~bob/chat"), /AGENT_CHAT_ROOT is relative/, "a home that no shell has put in its place");
   for (const root of ["~", "~/chat", "", " "]) assert.equal(named(root), "", root);
+});
+
+test("root: bytes that are no UTF-8, in it or in the folder one is in, are refused, and no other folder is taken", (t) => {
+  const { bash, dir } = sandbox(t);
+  const odd = `"$(printf '${dir}/nu\\xff')"`;
+  const { stdout, stderr } = bash(`mkdir -p ${odd}/.agent-chat; export HOME="${dir}"
+    AGENT_CHAT_ROOT=${odd} ac init r; echo $?; ac init r --root ${odd}; echo $?; unset AGENT_CHAT_ROOT; cd ${odd}; ac init r; echo $?
+    ac init r --root sub; echo $?; cd /; HOME=${odd} ac init r; echo $?; HOME=${odd} ac init r --root '~/x'; echo $?; ac init r --root "${dir}/ok" | cut -c1-7`);
+  assert.equal(stdout, "64\n64\n64\n64\n64\n64\ncreated\n", stderr);
+  assert.equal(stderr.match(/ is not valid UTF-8/g)?.length, 6, stderr);
+  assert.deepEqual(fs.readdirSync(dir).sort().map((name) => name.slice(0, 2)), ["nu", "ok"], "no other folder");
+});
+
+test("root: where there is no home, or no folder one is in, a root that is given is taken; else what to do is said", { skip: mayBeOthers ? false : "needs root and setpriv" }, (t) => {
+  const { bash, dir, at } = sandbox(t);
+  const { stdout, stderr } = bash(`chmod 755 "${dir}"; ac init r > /dev/null; unset AGENT_CHAT_ROOT HOME
+    as() { setpriv --reuid 54321 --clear-groups "${process.execPath}" "${BIN}" "$@"; echo "exit $?"; }
+    cd /; as channels --root "${at()}" | grep exit; AGENT_CHAT_ROOT="${at()}" as channels | grep exit; as channels; HOME=x as channels
+    mkdir "${dir}/gone"; cd "${dir}/gone"; rmdir "${dir}/gone"; ac channels --root "${at()}" | grep -c "^r "; ac channels`);
+  assert.equal(stdout, "exit 0\nexit 0\nexit 1\nexit 1\n1\n", stderr);
+  assert.deepEqual(stderr.match(/(?<=try: ).*/g), [
+    "give --root DIR, or set HOME",
+    "give --root DIR, or set HOME",
+    "the folder you are in was removed: cd to another, then run it again",
+  ]);
 });
 
 test("root: one that is a file is an error with its path, not a stack", (t) => {
@@ -292,4 +320,31 @@ test("names: reserved words say that they are reserved", (t) => {
   ok(["init", "r", "--members", "alice,bob"]);
   for (const name of ["null", "~", "bob,null"]) assert.equal(chat(["post", "r", "--as", "alice", "--to", name, "--body", "b"]).status, 64, name);
   assert.match(chat(["read", "r", "--as", "bob"]).stderr, /nothing new/, "what a script left empty is not for everybody");
+});
+
+test("cli: started through a link it does what it is told, with --preserve-symlinks-main too", (t) => {
+  const { dir, at } = sandbox(t);
+  const link = path.join(dir, "agent-chat");
+  fs.symlinkSync(BIN, link);
+  const run = spawnSync(process.execPath, ["--preserve-symlinks-main", link, "init", "r", "--root", at()], { encoding: "utf8" });
+  assert.deepEqual([run.stderr, run.status], ["", 0]);
+  assert.match(run.stdout, /^created channel 'r'/);
+});
+
+test("cli: what Node's permission model forbids is said, without a stack, and leaves nothing behind", (t) => {
+  const { ok, at } = sandbox(t);
+  ok(["init", "r"]);
+  ok(["post", "r", "--from", "alice", "--body", "one"]);
+  const flag = process.allowedNodeEnvironmentFlags.has("--permission") ? "--permission" : "--experimental-permission";
+  const limited = (allow: readonly string[], ...args: string[]) => {
+    const { status, stderr } = spawnSync(process.execPath, ["--no-warnings", flag, ...allow, BIN, ...args, "--root", at()], { encoding: "utf8" });
+    assert.doesNotMatch(stderr, /^ +at /m, stderr);
+    return `${status} ${stderr}`;
+  };
+  const said = /ERR_ACCESS_DENIED.*\n {2}try: run it without Node's --permission/;
+  for (const allow of [["--allow-fs-read=*"], ["--allow-fs-read=*", "--allow-fs-write=*"]])
+    assert.match(limited(allow, "post", "r", "--from", "bob", "--body", "two"), new RegExp(`^1 agent-chat: could not post.*${said.source}`));
+  assert.match(limited(["--allow-fs-read=*"], "read", "r", "--as", "bob"), new RegExp(`^0 agent-chat: could not mark.*${said.source}`));
+  assert.match(limited([`--allow-fs-read=${at()}`, `--allow-fs-read=${BIN}`], "wait", "r", "--as", "alice", "--timeout", "0"), /^2 /);
+  assert.deepEqual(fs.readdirSync(at("r")).sort(), [".cursors", "0001-alice-one.md", "_meta.json"]);
 });
