@@ -572,6 +572,7 @@ function parseMessage(channel: Channel, { seq, file }: Entry, text: string): Mes
 function timestamp(now = new Date()): string {
   const two = (n: number): string => String(Math.floor(Math.abs(n))).padStart(2, "0");
   const offset = -now.getTimezoneOffset();
+  if (Math.abs(offset) >= 24 * 60) return now.toISOString().replace(/\.\d+Z$/, "+00:00"); // TZ=UTC+25: nobody reads that
   const date = `${now.getFullYear()}-${two(now.getMonth() + 1)}-${two(now.getDate())}`;
   const time = `${two(now.getHours())}:${two(now.getMinutes())}:${two(now.getSeconds())}`;
   return `${date}T${time}${offset < 0 ? "-" : "+"}${two(offset / 60)}:${two(offset % 60)}`;
@@ -2264,9 +2265,33 @@ async function renumberAll(
   if (plan.moves.length + plan.fresh.length + (plan.known?.length ?? 0) === 0) return;
   forgetNewest(channel);
   makeCursors(channel);
+  assertMovable(channel, plan.moves);
   const transit: Transit = { id, ...plan };
   placeHeld(draft, JSON.stringify(transit), transitPath(channel), fs.renameSync);
   await finishTransit(channel, draft, transit, signal);
+}
+
+/** What another user keeps to themselves could not follow, and a change once decided stops everybody until it could. */
+function assertMovable(channel: Channel, moves: readonly Move[]): void {
+  for (const name of namesIn(path.join(channel.path, ".cursors")))
+    if (name.endsWith(".txt")) readCursor(channel, name.slice(0, -".txt".length) as Name);
+  const { R_OK, W_OK } = fs.constants;
+  for (const { from, files, keep } of moves) {
+    assertAllowed(path.join(channel.path, from), R_OK);
+    for (const file of files) {
+      const source = path.join(filesPath(channel, toEntry(from).seq), file);
+      if (keep) assertAllowed(source, R_OK);
+      else assertAllowed(path.dirname(source), W_OK);
+    }
+  }
+}
+
+function assertAllowed(file: string, mode: number): void {
+  try {
+    fs.accessSync(file, mode);
+  } catch (error) {
+    if (!isCode(error, "ENOENT")) throw error; // what is not there is passed over
+  }
 }
 
 /** Every step may have been done before, by who died after it. */

@@ -240,6 +240,28 @@ test("renumber: a folder that cannot be written is left as it is, and named", { 
   assert.deepEqual(files("one"), ["0001-a-x.md", "0001-b-x.md"]);
 });
 
+test("renumber: where another user's cursor or attachments could not follow it is not begun, and stops nobody", { skip: (process.getuid?.() !== 0 || spawnSync("setpriv", ["--version"]).status !== 0) && "needs root and setpriv" }, (t) => {
+  const { path: at, files } = written(t, [1, "a", "x", 1], [1, "b", "x", 2]);
+  const run = (...args: string[]) => {
+    const command = ["--reuid=65534", "--regid=65534", "--clear-groups", process.execPath, BIN, ...args, "--root", at("one")];
+    const { status, stderr } = spawnSync("setpriv", command, { encoding: "utf8", env: cleanEnv() });
+    return `${status} ${stderr}`;
+  };
+  fs.mkdirSync(at("one", "r", "_files", "0001"), { recursive: true });
+  fs.writeFileSync(at("one", "r", "_files", "0001", "y"), "", { mode: 0o600 });
+  fs.appendFileSync(at("one", "r", "0001-b-x.md"), "_files/0001/y\n");
+  for (const folder of [at(), at("one"), at("one", "r"), at("one", "r", ".cursors"), at("one", "r", "_files")]) fs.chmodSync(folder, 0o777);
+  assert.match(run("renumber", "r"), /^1 .*could not renumber "r": permission denied \(EACCES, access ".*0001\/y"\)/);
+  fs.chmodSync(at("one", "r", "_files", "0001", "y"), 0o644);
+  fs.writeFileSync(at("one", "r", ".cursors", "zed.txt"), "1", { mode: 0o600 });
+  assert.match(run("renumber", "r"), /^1 .*could not renumber "r": permission denied \(EACCES, open ".*zed\.txt"\)/);
+  assert.deepEqual([files("one"), fs.readdirSync(at("one", "r", ".cursors"))], [["0001-a-x.md", "0001-b-x.md"], ["zed.txt"]]);
+  assert.equal(run("post", "r", "--from", "c", "--body", "goes on"), "0 ");
+  fs.chmodSync(at("one", "r", ".cursors", "zed.txt"), 0o644);
+  assert.equal(run("renumber", "r"), "0 ");
+  assert.deepEqual(files("one").slice(0, 3), ["0001-a-x.md", "0002-c-goes-on.md", "0003-b-x.md"]);
+});
+
 test("renumber: posting, reading and waiting go on meanwhile, and everybody is shown everything once", async (t) => {
   const { start, all, news } = written(t, [1, "a", "x", 1], [1, "b", "x", 2], [2, "c", "x", 3], [2, "d", "x", 4]);
   assert.equal(news("one", "zed").length, 4);

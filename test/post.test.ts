@@ -37,6 +37,15 @@ test("post: ts is local time with its offset", (t) => {
   assert.ok(Math.abs(Date.parse(message!.ts) - before) < 10_000);
 });
 
+test("post, status: a time zone that is a day or more away is written as UTC, which everybody reads", (t) => {
+  const { ok } = review(t);
+  const env = { TZ: "UTC+25" };
+  ok(["post", "review", "--from", "alice", "--body", "x"], { env });
+  assert.match(ok(["status", "review", "--as", "alice", "--set", "busy"], { env }), /^alice in review: busy until /);
+  const [message] = rows<{ ts: string }>(ok(["peek", "review", "--json"]));
+  assert.ok(Math.abs(Date.parse(message!.ts) - Date.now()) < 10_000, message!.ts);
+});
+
 test("post: without a title it is the first line of the body, shortened", (t) => {
   const { ok } = review(t);
   ok(["post", "review", "--from", "alice", "--body", `\n## ${"word ".repeat(40)}\nsecond`]);
