@@ -572,7 +572,7 @@ function parseMessage(channel: Channel, { seq, file }: Entry, text: string): Mes
 function timestamp(now = new Date()): string {
   const two = (n: number): string => String(Math.floor(Math.abs(n))).padStart(2, "0");
   const offset = -now.getTimezoneOffset();
-  if (Math.abs(offset) >= 24 * 60) return now.toISOString().replace(/\.\d+Z$/, "+00:00"); // TZ=UTC+25: nobody reads that
+  if (Math.abs(offset) >= 24 * 60) return now.toISOString().replace(/\.\d+Z$/, "+00:00"); // TZ=UTC+25: unreadable
   const date = `${now.getFullYear()}-${two(now.getMonth() + 1)}-${two(now.getDate())}`;
   const time = `${two(now.getHours())}:${two(now.getMinutes())}:${two(now.getSeconds())}`;
   return `${date}T${time}${offset < 0 ? "-" : "+"}${two(offset / 60)}:${two(offset % 60)}`;
@@ -795,6 +795,28 @@ function moveWithoutLinks(from: string, to: string): void {
     fs.unlinkSync(to);
     throw error;
   }
+}
+
+/** Makes a file as open to others as another is, whatever our umask; some disks know no modes. */
+function copyMode(from: string, to: string): void {
+  const [mode, own] = [from, to].map((file) => fs.lstatSync(file, { throwIfNoEntry: false })?.mode);
+  try {
+    if (mode !== undefined && ((mode ^ own!) & 0o666) !== 0) fs.chmodSync(to, mode & 0o666);
+  } catch (error) {
+    if (!isCode(error, "EPERM", "ENOSYS", "ENOTSUP", "EOPNOTSUPP", "ENOENT")) throw error;
+  }
+}
+
+/** A rename over a file, as open to others as that was. */
+function replaceFile(from: string, to: string): void {
+  copyMode(to, from);
+  fs.renameSync(from, to);
+}
+
+/** A rename over a file that is everybody's: as open to others as its folder. */
+function replaceShared(from: string, to: string): void {
+  copyMode(path.dirname(to), from);
+  fs.renameSync(from, to);
 }
 
 /** Asks the disk to keep many files; one after the other that would take several times as long. */
@@ -1093,7 +1115,7 @@ function moveAside(lock: string): void {
     fs.renameSync(lock, `${lock}.${nonce()}`);
   } catch (error) {
     if (!isCode(error, "EXDEV")) throw error;
-    // overlayfs renames no folder that came with its image. Drafts first is as good: without its own a writer starts over
+    // overlayfs renames no folder of a lower layer. As good: a writer whose draft has gone starts over
     fs.rmSync(lock, { recursive: true, force: true });
   }
 }
@@ -1386,7 +1408,7 @@ async function changeMembers(
       if (members.length === whole.members.length) return parseMeta(text);
       writeAll(draft.fd, `${text}\n`);
       fs.fsyncSync(draft.fd);
-      persistently(() => fs.renameSync(draft.path, metaPath(channel.path)));
+      persistently(() => replaceFile(draft.path, metaPath(channel.path)));
       return parseMeta(text);
     }),
   );
@@ -2235,7 +2257,7 @@ function withCursorsOf(channel: Channel, draft: Draft, transit: Transit, agents:
     return [[agent, formatCursor(translated(doubt(file, newest).cursor, transit))]];
   });
   const whole = { ...transit, cursors: Object.fromEntries(cursors) };
-  placeHeld(draft, JSON.stringify(whole), transitPath(channel), fs.renameSync);
+  placeHeld(draft, JSON.stringify(whole), transitPath(channel), replaceShared);
   return whole;
 }
 
@@ -2266,12 +2288,14 @@ async function renumberAll(
   forgetNewest(channel);
   makeCursors(channel);
   assertMovable(channel, plan.moves);
+  fs.appendFileSync(movedPath(channel), "");
+  copyMode(path.dirname(movedPath(channel)), movedPath(channel));
   const transit: Transit = { id, ...plan };
-  placeHeld(draft, JSON.stringify(transit), transitPath(channel), fs.renameSync);
+  placeHeld(draft, JSON.stringify(transit), transitPath(channel), replaceShared);
   await finishTransit(channel, draft, transit, signal);
 }
 
-/** What another user keeps to themselves could not follow, and a change once decided stops everybody until it could. */
+/** What another user keeps closed could not follow, and a change once decided stops everybody until it could. */
 function assertMovable(channel: Channel, moves: readonly Move[]): void {
   for (const name of namesIn(path.join(channel.path, ".cursors")))
     if (name.endsWith(".txt")) readCursor(channel, name.slice(0, -".txt".length) as Name);
@@ -2298,13 +2322,13 @@ function assertAllowed(file: string, mode: number): void {
 function carryOut(channel: Channel, draft: Draft, transit: Transit): void {
   for (const move of transit.moves) carry(channel, draft, move);
   for (const [agent, text] of Object.entries(transit.cursors ?? {}))
-    placeHeld(draft, text, cursorPath(channel, agent as Name), fs.renameSync);
+    placeHeld(draft, text, cursorPath(channel, agent as Name), replaceFile);
   flushFolder(channel.path);
   const { cursors: _, ...done } = transit;
   assertHeld(draft);
   fs.appendFileSync(movedPath(channel), `\n${JSON.stringify(done)}`);
   // Emptied, not removed: a removal that comes late, after a theft of the lock, would be that of another's decision.
-  placeHeld(draft, "", transitPath(channel), fs.renameSync, false);
+  placeHeld(draft, "", transitPath(channel), replaceShared, false);
 }
 
 /** The new name is there before the old one goes: a reader who sees both knows from what is under way. */
@@ -2314,17 +2338,18 @@ function carry(channel: Channel, draft: Draft, move: Move): void {
     const before = fs.readFileSync(old);
     const text = Buffer.from(readdressed(before.toString("latin1"), move), "latin1");
     if (move.from !== move.to) {
-      if (!placeOnce(draft, text, next)) return; // something else has that name: both stay
+      const place = (made: string, to: string): void => (copyMode(old, made), moveIntoPlace(made, to));
+      if (!placeOnce(draft, text, next, place)) return; // something else has that name: both stay
       removeIfPresent(fs.unlinkSync, old);
-    } else if (!text.equals(before)) placeHeld(draft, text, old, fs.renameSync);
+    } else if (!text.equals(before)) placeHeld(draft, text, old, replaceFile);
   }
   if (move.from !== move.to) moveFiles(channel, move);
 }
 
 /** Puts a text where there is nothing yet; false where there is something else. */
-function placeOnce(draft: Draft, text: string | Uint8Array, to: string, flush = true): boolean {
+function placeOnce(draft: Draft, text: string | Uint8Array, to: string, place = moveIntoPlace, flush = true): boolean {
   try {
-    placeHeld(draft, text, to, moveIntoPlace, flush);
+    placeHeld(draft, text, to, place, flush);
     return true;
   } catch (error) {
     if (!isCode(error, "EEXIST")) throw error;
@@ -5769,8 +5794,8 @@ async function takeMessages(taking: Taking, changes: readonly Change[]): Promise
     const to = path.join(channel.path, place.name);
     const there = fs.existsSync(to);
     if (there && fs.readFileSync(to).equals(bytes!)) continue;
-    if (there) placeHeld(draft, bytes!, to, fs.renameSync);
-    else if (!placeOnce(draft, bytes!, to, false)) startOver(); // git has it too, until all of them are flushed
+    if (there) placeHeld(draft, bytes!, to, replaceFile);
+    else if (!placeOnce(draft, bytes!, to, moveIntoPlace, false)) startOver(); // git has it too, until all of them are flushed
     if (!plan.moves.some((move) => move.to === place.name) && !there)
       run.came.set(file, carried(channel.name, place.name));
   }
@@ -5987,7 +6012,7 @@ function replaceTask({ channel, draft }: Taking, changes: readonly Change[], min
   if (from !== undefined && to !== undefined && !fs.existsSync(at(to))) fs.renameSync(at(from), at(to));
   for (const { place, bytes } of after)
     if (readIfPossible(at(place.name)) !== bytes!.toString() || !fs.existsSync(at(place.name)))
-      placeHeld(draft, bytes!, at(place.name), fs.renameSync);
+      placeHeld(draft, bytes!, at(place.name), replaceFile);
   for (const file of gone) removeIfPresent(fs.unlinkSync, at(file));
 }
 
@@ -6009,7 +6034,7 @@ function renameTaskFile(channel: Channel, draft: Draft, file: string, id: string
   const old = path.join(channel.path, file);
   const text = fs.readFileSync(old, "utf8");
   const changed = text.replace(/^task:.*$/m, `task: ${to}`);
-  if (changed !== text) placeHeld(draft, changed, old, fs.renameSync);
+  if (changed !== text) placeHeld(draft, changed, old, replaceFile);
   if (record !== undefined && fs.existsSync(record)) fs.copyFileSync(record, recordPath(channel, to, owner!));
   assertHeld(draft);
   fs.renameSync(old, path.join(channel.path, next));
@@ -6021,7 +6046,7 @@ function comeAfter(file: string, draft: Draft, id: string, to: string): void {
   const changed = text.replace(/^after:.*$/m, (line) =>
     line.replace(RegExp(`(?<![\\w-])(task-|#)?${id}(?![\\w-])`), to),
   );
-  if (changed !== text) placeHeld(draft, changed, file, fs.renameSync);
+  if (changed !== text) placeHeld(draft, changed, file, replaceFile);
 }
 
 /** Everything that is neither message nor task. */
@@ -6045,7 +6070,7 @@ async function takeOther(taking: Taking, change: Change): Promise<void> {
     run.notes.add(`${channel.name}/${place.name} was changed on both sides: yours is ${kept} now`);
   }
   makeFolder(path.dirname(to));
-  placeHeld(draft, bytes, to, fs.renameSync);
+  placeHeld(draft, bytes, to, replaceFile);
 }
 
 /** Members of both sides; another key as the side that changed it has it, else as the remote. */
@@ -6057,7 +6082,7 @@ async function takeMeta({ run, channel, draft }: Taking, { before, bytes }: Chan
   const base = before === undefined ? "" : ((await blobs(run, [before])).get(before)?.toString() ?? "");
   const merged = mergeMeta(objectIn(base) ?? {}, mine, theirs);
   const isTheirs = JSON.stringify(merged) === JSON.stringify(theirs);
-  placeHeld(draft, isTheirs ? bytes : `${JSON.stringify(merged, null, 2)}\n`, metaPath(channel.path), fs.renameSync);
+  placeHeld(draft, isTheirs ? bytes : `${JSON.stringify(merged, null, 2)}\n`, metaPath(channel.path), replaceFile);
 }
 
 function mergeMeta(

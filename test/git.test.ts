@@ -262,6 +262,26 @@ test("renumber: where another user's cursor or attachments could not follow it i
   assert.deepEqual(files("one").slice(0, 3), ["0001-a-x.md", "0002-c-goes-on.md", "0003-b-x.md"]);
 });
 
+test("renumber, join: by a user with a closed umask, what is open to others stays so, and they renumber next", { skip: (process.getuid?.() !== 0 || spawnSync("setpriv", ["--version"]).status !== 0) && "needs root and setpriv" }, (t) => {
+  const { path: at, files } = written(t, [1, "a", "x", 1], [1, "b", "x", 2]);
+  const as = (user: number, umask: string, ...args: string[]): string => {
+    const command = `umask ${umask}; exec setpriv --reuid ${user} --clear-groups "${process.execPath}" "${BIN}" "$@" --root "${at("one")}"`;
+    const { status, stdout, stderr } = spawnSync("bash", ["-c", command, "-", ...args], { encoding: "utf8", env: cleanEnv() });
+    assert.equal(status, 0, stderr);
+    assert.doesNotMatch(stderr, /EACCES/, args.join(" "));
+    return stdout;
+  };
+  for (const folder of [at(), at("one"), at("one", "r"), at("one", "r", ".cursors")]) fs.chmodSync(folder, 0o777);
+  fs.writeFileSync(at("one", "r", ".cursors", "zed.txt"), "1-1");
+  as(54321, "077", "renumber", "r");
+  as(54321, "077", "join", "r", "--as", "zed");
+  assert.match(as(65534, "022", "read", "r", "--as", "zed"), /#2 b -> all/);
+  assert.match(as(65534, "022", "roster", "r"), /members : zed/);
+  fs.copyFileSync(at("one", "r", "0002-b-x.md"), at("one", "r", "0002-c-x.md"));
+  as(65534, "022", "renumber", "r");
+  assert.deepEqual(files("one"), ["0001-a-x.md", "0002-b-x.md", "0003-c-x.md"]);
+});
+
 test("renumber: posting, reading and waiting go on meanwhile, and everybody is shown everything once", async (t) => {
   const { start, all, news } = written(t, [1, "a", "x", 1], [1, "b", "x", 2], [2, "c", "x", 3], [2, "d", "x", 4]);
   assert.equal(news("one", "zed").length, 4);
