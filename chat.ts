@@ -2765,9 +2765,9 @@ function isFor({ from, to }: Message, agent: Name): boolean {
   return foldName(from) !== agent && (to.length === 0 || to.some((name) => foldName(name) === agent));
 }
 
-/** A cursor that reaches past the newest message is not believed: numbers it has would be given again (SPEC 6.3). */
+/** A cursor that reaches past the newest message is not believed: what it has would be given again (SPEC 6.3). */
 function doubt(file: CursorFile, newest: number): CursorFile {
-  const top = file.cursor.ranges.at(-1)?.[1] ?? 0;
+  const top = topOf(file.cursor);
   if (top <= newest) return file;
   return { ...file, cursor: NOTHING, problem: `reaches #${top}, and the newest message is #${newest}` };
 }

@@ -68,6 +68,17 @@ test("cursor: one that reaches past the newest message is not believed", (t) => 
   assert.equal(cursor(), "4");
 });
 
+test("cursor: one that reaches past the newest message by a file name hides none that gets that name", (t) => {
+  const { ok, chat, file, cursor } = channel(t, 3);
+  fs.writeFileSync(file, "1-3,0004-alice-t.md,0004-carol-late.md"); // two clones' #4, which git has taken back
+  const { stdout, stderr } = chat(["read", "r", "--as", "bob"]);
+  assert.match(stderr, /reaches #4, and the newest message is #3: it is not believed/);
+  assert.match(stdout, /body 1[^]*body 3/);
+  assert.equal(cursor(), "3");
+  ok(["post", "r", "--from", "alice", "--title", "t", "--body", "the next"]);
+  assert.match(ok(["read", "r", "--as", "bob"]), /the next/);
+});
+
 test("cursor: one that reaches past the newest is not excused by a file that only claims a high number", (t) => {
   const { at, chat, file } = channel(t, 2);
   fs.writeFileSync(at("r", "0099-a-x.md"), "no header");
