@@ -131,6 +131,12 @@ test("cli: --json rows carry the documented keys", (t) => {
   assert.equal(keys(ok(["channels", "--as", "bob", "--json"])), "channel path messages members topic created newest unread");
   assert.equal(keys(ok(["roster", "r", "--json"])), "channel path messages members topic created newest agents");
   assert.equal(keys(ok(["claim", "r", "1", "--as", "bob", "--json"])), "channel task file path owner already from_file");
+  assert.equal(keys(ok(["join", "r", "--as", "bob", "--json"])), "channel path agent members changed");
+  assert.equal(keys(ok(["leave", "r", "--as", "bob", "--json"])), "channel path agent members changed");
+  assert.equal(keys(ok(["cursor", "r", "--as", "bob", "--json"])), "channel agent path shown newest unread");
+  assert.equal(keys(ok(["status", "r", "--as", "bob", "--set", "busy", "--json"])), "channel agent status");
+  assert.equal(keys(ok(["receipts", "r", "1", "--json"])), "channel seq file path from title for shown unshown replied");
+  assert.equal(keys(ok(["whoami", "--json"])), "name name_from root root_from exists");
 });
 
 test("cli: a command that is suggested can be pasted", (t) => {

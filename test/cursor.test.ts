@@ -126,6 +126,15 @@ test("cursor: two messages with one number are both shown, then neither, and the
   assert.match(reply.stdout, /to alice, carol, dave;/);
 });
 
+test("cursor: of two messages with one number the one that was not shown stays new, though the other is taken away", (t) => {
+  const { at, cursor, seqs, ok } = channel(t, 1);
+  fs.writeFileSync(at("r", "0001-carol-late.md"), message(1));
+  assert.match(ok(["read", "r", "--as", "bob", "--max-bytes", "200"]), /body 1/);
+  assert.equal(cursor(), "0001-alice-t.md");
+  fs.rmSync(at("r", "0001-alice-t.md"));
+  assert.deepEqual(seqs(), [1]);
+});
+
 test("cursor: a file that only shares the number is not a second message", (t) => {
   const { at, seqs, cursor } = channel(t, 1);
   assert.deepEqual(seqs(), [1]);

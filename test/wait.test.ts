@@ -308,6 +308,16 @@ test("wait: an idle tick is one stat, and headers are parsed once", async (t) =>
   assert.ok(count.openSync <= 58, JSON.stringify(count)); // each message once, the cursor, the newest once more, the heartbeat
 });
 
+test("wait: a folder that has just changed is listed at every look: its mtime may be too coarse for a second change", async (t) => {
+  const { root, at } = channel(t);
+  const now = new Date();
+  fs.utimesSync(at("r"), now, now);
+  const waiting = wait([openChannel(root, "r")], "bob", { timeout: 3, interval: 0.02 });
+  fs.writeFileSync(at("r", "0001-a-x.md"), "---\nseq: 1\nfrom: a\n---\nx\n");
+  fs.utimesSync(at("r"), now, now); // within one tick of the disk's clock
+  assert.equal((await waiting)[0]!.messages.length, 1);
+});
+
 /** Lets the monotonic clock run twenty times as fast; returns it, in seconds. */
 function hurry(t: TestContext): () => number {
   const [real, began] = [process.hrtime, process.hrtime()];

@@ -506,8 +506,10 @@ test("stuck: never from a stale heartbeat, nor while one has unread mail, nor fo
     make(box);
     return [what, box.waiting("alice", "--from", "bob", "--timeout", "6")] as const;
   });
-  const fresh = channel(t);
+  const [fresh, idle] = [channel(t), channel(t, "alice,bob")];
   keepFresh(t, fresh, "bob", {});
+  keepFresh(t, idle, "bob", {});
+  waits.push(["a wait without a filter, for which another waits", idle.waiting("alice", "--timeout", "6")]);
   const { status, stderr } = await fresh.waiting("alice", "--from", "bob").ended;
   assert.equal(status, 5, stderr);
   for (const [what, { ended }] of waits) assert.equal((await ended).status, 2, `${what}: ${(await ended).stderr}`);
