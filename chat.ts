@@ -6095,6 +6095,7 @@ function mergeMeta(
   for (const [key, value] of Object.entries(mine))
     if (differs(value, base[key]) && (!differs(theirs[key], base[key]) || theirs[key] === undefined))
       merged[key] = value;
+  for (const key of Object.keys(base)) if (!(key in mine) && !differs(theirs[key], base[key])) delete merged[key];
   const membersIn = ({ members }: Record<string, unknown>): string[] =>
     Array.isArray(members) ? members.map(String) : [];
   const [old, own, other] = [membersIn(base), membersIn(mine), membersIn(theirs)];

@@ -248,24 +248,29 @@ test("claim --sync and done --sync: offline they are kept here, and exit 1 as un
 test("sync: members who joined or left on either side, and keys nobody here knows, are as both sides made them", (t) => {
   const net = fleet(t);
   const [here, there] = pair(net);
+  type Meta = Record<string, unknown> & { members: string[] };
+  const change = (one: typeof here, how: (meta: Meta) => object): void => {
+    const file = one.at("review", "_meta.json");
+    fs.writeFileSync(file, JSON.stringify(how(JSON.parse(fs.readFileSync(file, "utf8")) as Meta)));
+  };
   for (const name of ["ann", "bob", "cat"]) here.ok(["join", "review", "--as", name]);
+  change(here, (meta) => ({ ...meta, here: 1, there: 1 }));
   here.sync();
   there.sync();
+  change(here, ({ here: _, ...meta }) => meta);
   here.ok(["leave", "review", "--as", "ann"]);
   here.ok(["join", "review", "--as", "dan"]);
   there.ok(["join", "review", "--as", "eve"]);
-  const file = there.at("review", "_meta.json");
-  fs.writeFileSync(file, JSON.stringify({ ...(JSON.parse(fs.readFileSync(file, "utf8")) as object), extra: { a: 1 } }));
+  change(there, ({ there: _, ...meta }) => ({ ...meta, extra: { a: 1 } }));
   here.sync();
   there.sync();
   here.sync();
-  for (const one of [here, there]) {
-    const meta = JSON.parse(fs.readFileSync(one.at("review", "_meta.json"), "utf8")) as {
-      members: string[];
-      extra: unknown;
-    };
-    assert.deepEqual([meta.members.sort(), meta.extra], [["bob", "cat", "dan", "eve"], { a: 1 }]);
-  }
+  for (const one of [here, there])
+    change(one, (meta) => {
+      assert.deepEqual(Object.keys(meta).sort(), ["channel", "created", "extra", "members", "topic"]);
+      assert.deepEqual([meta.members.sort(), meta["extra"]], [["bob", "cat", "dan", "eve"], { a: 1 }]);
+      return meta;
+    });
 });
 
 test("sync: a --timeout longer than a timer can be is no time-out at once, and a library's numbers are checked", async (t) => {
