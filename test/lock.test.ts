@@ -3,6 +3,7 @@ import { spawnSync } from "node:child_process";
 import fs from "node:fs";
 import os from "node:os";
 import { describe, test, type TestContext } from "node:test";
+import { openChannel, read } from "../chat.ts";
 import { BIN, listening, rows, sandbox, until } from "./helpers.ts";
 
 const channel = (t: TestContext) => {
@@ -193,4 +194,20 @@ test("lock: readers work while it is held", async (t) => {
     assert.ok(took < 4500, `${args[0]} ${took} ms`); // else it was waited for
   }
   await until("the lock is untouched", () => fs.existsSync(lock));
+});
+
+test("lock: a reader waits a moment for an empty one to go, as the reference holds it, and for none with a draft", async (t) => {
+  const { lock, post, root } = channel(t);
+  post();
+  fs.mkdirSync(lock);
+  let looks = 0;
+  const real = fs.readdirSync;
+  t.after(() => (fs.readdirSync = real));
+  fs.readdirSync = ((name: string, ...rest: []) => ((looks += Number(name === lock)), real(name, ...rest))) as typeof real;
+  assert.equal(read(openChannel(root, "r"), "bob").messages.length, 1);
+  assert.ok(looks > 1 && looks <= 10, `${looks} looks, 5 ms apart`);
+  fs.writeFileSync(`${lock}/elsewhere.1.x.draft`, "");
+  looks = 0;
+  read(openChannel(root, "r"), "bob");
+  assert.equal(looks, 1);
 });

@@ -67,6 +67,8 @@ test("wait: a filter decides when it ends and what it shows; what does not match
   post("alice", "bob", "8", "--status", "done");
   assert.deepEqual(seen(await live.ended), [0, [8]]);
   assert.deepEqual(unread("bob"), [6, 7]);
+  fs.writeFileSync(at("r", "0009-eve-x.md"), "---\nseq: 9\nfrom: Eve\nto: Bob\nstatus: x\n---\nof the older kinds\n");
+  assert.deepEqual(seen(wait("bob", "--from", "eve")), [0, [9]]);
 });
 
 test("wait: what cannot be waited for is refused at once", (t) => {
