@@ -55,6 +55,8 @@ test("roster: who was heard of 14 minutes ago is seen, after 15 minutes silent",
   assert.match(line("bob"), /^silent since [\d: -]+, 15 min ago; 0 unread$/);
   backdate(cursors("bob.txt"), 49 * HOUR);
   assert.match(line("bob"), /, 2 d ago; /);
+  backdate(cursors("bob.txt"), -HOUR); // by a clock that is wrong
+  assert.equal(line("bob"), "never seen here; 0 unread");
 });
 
 test("roster: shows a wait that runs, for what and until when, and the tasks that are held", async (t) => {
@@ -97,6 +99,7 @@ test("roster: knows who only read, waited or said a status, and marks nothing", 
   const before = fs.readdirSync(cursors("")).sort();
   assert.deepEqual(Object.keys(json()), ["alice", "bob", "carol", "dora", "zoe"]);
   assert.deepEqual([json()["carol"]!.unread, json()["dora"]!.seen], [1, null]);
+  assert.ok(json()["carol"]!.seen! >= json()["carol"]!.status!.since, "who said a status was seen then");
   assert.deepEqual(fs.readdirSync(cursors("")).sort(), before);
 });
 

@@ -173,6 +173,8 @@ test("tasks: ages are those that were recorded, whatever the dates of the files 
   assert.deepEqual(list("--stale", "6h"), []);
   ok(["done", "r", "1", "--as", "bob"]);
   assert.ok(Date.now() - Date.parse(list()[0]!.since!) < HOUR_MS); // when it was finished
+  fs.renameSync(at("r", "task-1.DONE-bob.md"), at("r", "task-1.CLAIMED-bob.md"));
+  assert.equal(list()[0]!.since, null, "a record of another state tells nothing of this one");
 });
 
 test("tasks: one that two clones claimed is there with both owners, and named", (t) => {

@@ -169,6 +169,7 @@ test("wait: --each with --reply-to counts the answers that were shown before", a
   post("carol", "alice", "8", "--reply", "6", "--status", "fyi");
   assert.match(told(wait("alice", "--reply-to", "6", "--each")), /missing: dave;/);
   assert.match(told(wait("alice", "--reply-to", "6", "--each", "--from", "dave,eve")), /missing: dave, eve;/);
+  assert.match(told(wait("dave", "--reply-to", "6", "--each", "--status", "done")), /missing: bob, carol;/, "not who waits");
 });
 
 test("wait: what the budget leaves over of a filtered wait, the command that is told shows", (t) => {
@@ -295,6 +296,7 @@ test("ask: a signal ends it; the question stands, nothing is marked, nothing is 
 test("ask: what is wrong with it is said before anything is posted", (t) => {
   const { at, chat, ok } = channel(t);
   ok(["init", "open"]);
+  ok(["status", "open", "--as", "bob", "--set", "here"]); // whom no message has asked
   const cases = [
     ["r", "--to", "bob", "--timeout", "x"],
     ["r", "--to", "bob", "--interval", "x"],
