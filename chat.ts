@@ -3161,13 +3161,14 @@ export interface Receipt {
 export function receipts(channel: Channel, seq: number, onNote?: Note): Receipt[] {
   return explaining(`see who was shown #${seq}`, () => {
     const meta = metaIn(metaFile(channel)); // what cannot be read is an error here: it would be taken for a fact
-    const found = findMessages(channel, seq).map((message) => {
+    const asked = findMessages(channel, seq);
+    const found = asked.map((message) => {
       const all = addressees(channel, message, meta);
       return { message, all, readers: all.map((name) => openReader(channel, cursorNameOf(channel, foldName(name)))) };
     });
     const { entries } = listMessages(channel); // after the cursors, which it is to judge
     const [shared, newest] = [sharedNumbers(channel, entries), highest(channel, entries)];
-    const replies = repliesTo(channel, seq, entries, inspectReadable);
+    const replies = repliesTo(channel, asked, entries, inspectReadable);
     const replied = replies.map(({ from, seq, file }) => ({ from, seq, file }));
     return found.map(({ message, all, readers }) => {
       const { file, path: full, from, title } = message;
@@ -3181,12 +3182,24 @@ export function receipts(channel: Channel, seq: number, onNote?: Note): Receipt[
   });
 }
 
-/** The answers to a message: they have higher numbers. */
-function repliesTo(channel: Channel, seq: number, entries: readonly Entry[], open = inspect): Message[] {
+/** The answers to the messages that have one number: they have higher ones. */
+function repliesTo(
+  channel: Channel,
+  asked: readonly Message[],
+  entries: readonly Entry[],
+  open: typeof inspect = inspect,
+): Message[] {
+  const first = Math.min(...asked.map(firstNumber));
   return entries.flatMap((entry) => {
-    const finding = entry.seq > seq ? open(channel, entry) : undefined;
-    return finding?.kind === "message" && finding.message.reply_to === seq ? [finding.message] : [];
+    const finding = entry.seq > first ? open(channel, entry) : undefined;
+    if (finding?.kind !== "message") return [];
+    return asked.some(({ seq }) => seq === finding.message.reply_to) ? [finding.message] : [];
   });
+}
+
+/** The number under which a message could first be answered: one that got another keeps the answers from before. */
+function firstNumber({ seq, was = [] }: Message): number {
+  return Math.min(seq, ...was);
 }
 
 // ---- waiting --------------------------------------------------------------------------------------------------------
@@ -3300,9 +3313,9 @@ export async function ask(channel: Channel, outgoing: Outgoing, how: Asking = {}
   const before = numbering(channel);
   const posted = await post(channel, { ...outgoing, status: "question" }, how);
   await how.onPosted?.(posted);
-  const { seq } = renumberedTo(waiter, posted, before).message;
-  if (!posted.created) forgetAfter(waiter, seq);
-  aim(waiter, { ...how, reply: seq });
+  const { message } = renumberedTo(waiter, posted, before);
+  if (!posted.created) forgetAfter(waiter, firstNumber(message));
+  aim(waiter, { ...how, reply: message.seq });
   return keepReading(waiter);
 }
 
@@ -3410,7 +3423,7 @@ function aimAtReplies(waiter: Waiter, { reader }: Watch, seq: number): void {
   const asked = findMessages(channel, seq);
   if (waiter.hears.length === 0) waiter.hears = askedBy(channel, asked, waiter.agent);
   if (!waiter.how.each) return;
-  for (const message of repliesTo(channel, seq, listMessages(channel).entries))
+  for (const message of repliesTo(channel, asked, listMessages(channel).entries))
     if (matches({ ...waiter.how, reply: seq }, message)) reader.heard.add(foldName(message.from));
 }
 

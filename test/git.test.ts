@@ -163,6 +163,19 @@ test("renumber: a reply follows its message by its title, its recipient or its t
   assert.deepEqual(replies(), [["0002-cy-re-plan.md", 1], ["0003-cy-re-ship-it.md", 8], ["0004-cy-yes.md", 8], ["0005-cy-early.md", 1], ["0006-cy-dunno.md", 1], ["0007-cy-other.md", 2]]);
 });
 
+test("renumber: answers from before still count, for receipts, a wait for each, and a question that is asked again", (t) => {
+  const question = "to: bob\nstatus: question\nkey: k\n";
+  const { try: attempt, renumber } = written(t, [1, "alice", "one", 1], [1, "carol", "q", 2, question], [2, "bob", "re: q", 3, "to: carol\nreply_to: 1\n"]);
+  assert.equal(renumber().status, 0);
+  const [receipt] = rows<{ replied: object[] }>(attempt("one", "receipts", "r", "3", "--json").stdout);
+  assert.deepEqual(receipt!.replied, [{ from: "bob", seq: 2, file: "0002-bob-re-q.md" }]);
+  assert.equal(attempt("one", "read", "r", "--as", "carol").status, 0);
+  const each = attempt("one", "wait", "r", "--as", "carol", "--reply-to", "3", "--each", "--timeout", "0");
+  assert.equal(each.status, 0, each.stderr);
+  const again = attempt("one", "ask", "r", "--as", "carol", "--to", "bob", "--title", "q", "--body", "carol q 2", "--key", "k", "--timeout", "0", "--json");
+  assert.deepEqual([again.status, rows<Shown>(again.stdout).map(({ seq }) => seq)], [0, [3, 2]], again.stderr);
+});
+
 test("renumber: attachments are there under both numbers, and the text names its own", (t) => {
   const { renumber, path: at, all } = written(t, [1, "a", "x", 1, "to: all\n", "see _files/0001/d/x.txt"], [1, "b", "x", 2, "to: all\n", "see _files/0001/d/x.txt, not _files/00011/d"]);
   fs.mkdirSync(at("one", "r", "_files", "0001", "d"), { recursive: true });
