@@ -82,6 +82,24 @@ const MUTANTS: readonly Mutant[] = [
     tests: ["cursor", "schedules"],
   },
   {
+    name: "cursor written under no lock of its own",
+    from: "await withLock(cursorLock(channel, agent), signal, (draft) => {",
+    to: "await withLock(`${cursorLock(channel, agent)}.${nonce()}`, signal, (draft) => {",
+    tests: ["schedules"],
+  },
+  {
+    name: "cursor that reaches past the newest message by a file name is believed",
+    from: "const top = topOf(file.cursor);",
+    to: "const top = file.cursor.ranges.at(-1)?.[1] ?? 0;",
+    tests: ["cursor", "hostile"],
+  },
+  {
+    name: "cursor: of two messages with one number, the one that was shown is marked by the number",
+    from: "own.map(({ seq }) => [seq, seq]),",
+    to: "entries.map(({ seq }) => [seq, seq]),",
+    tests: ["cursor"],
+  },
+  {
     name: "marked before shown",
     from: "const shown = new Set(await show(messages, call.json, budget));",
     to: "for (const batch of peek ? [] : batches) await mark(batch, batch.messages);\n  const shown = new Set(await show(messages, call.json, budget));",
@@ -202,6 +220,12 @@ const MUTANTS: readonly Mutant[] = [
     tests: ["tasks"],
   },
   {
+    name: "wait that believes the mtime of a folder that has just changed",
+    from: "const FRESH_MS = 2_000;",
+    to: "const FRESH_MS = 0;",
+    tests: ["wait"],
+  },
+  {
     name: "wait that does not notice that its parent has gone",
     from: "if (orphan || moved || process.ppid !== parent) {",
     to: "if (orphan && !orphan) {",
@@ -288,6 +312,12 @@ const MUTANTS: readonly Mutant[] = [
     tests: ["failures"],
   },
   {
+    name: "stuck: a wait for whatever comes",
+    from: "if (!isFiltered(waiter.how) || now < waiter.doubtAt) return;",
+    to: "if (now < waiter.doubtAt) return;",
+    tests: ["waiting"],
+  },
+  {
     name: "stuck: without a look at what is unread",
     from: "if (near === undefined || [...near.keys()].some((name) => hasUnread(channel, name as Name))) return undefined;",
     to: "if (near === undefined) return undefined;",
@@ -307,8 +337,8 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "receipts: made of what could not be read",
-    from: "repliesTo(channel, seq, entries, inspectReadable);",
-    to: "repliesTo(channel, seq, entries);",
+    from: "repliesTo(channel, asked, entries, inspectReadable);",
+    to: "repliesTo(channel, asked, entries);",
     tests: ["failures"],
   },
   {
@@ -345,6 +375,12 @@ const MUTANTS: readonly Mutant[] = [
     name: "renumber: the numbers that a message had are believed, though git alone brought it",
     from: "if (left > 1 && hasDoubts(reader)) continue;",
     to: "if (left < 1) continue;",
+    tests: ["git"],
+  },
+  {
+    name: "renumber: answers with a lower number than the message has now are none",
+    from: "return Math.min(seq, ...was);",
+    to: "return Math.min(seq, seq + was.length);",
     tests: ["git"],
   },
   {
