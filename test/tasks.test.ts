@@ -530,20 +530,23 @@ test("steal: a time that was recorded stands for its whole second", async (t) =>
   await steal();
 });
 
-test("steal: --next takes what is open first, and neither a slot nor what is for others", (t) => {
-  const { ok, put, age, fails } = board(t, "task-5.md", "task-6.md");
+test("steal: --next takes what is open first, and neither a slot nor what is for others or has two owners", (t) => {
+  const { ok, put, age, fails, files } = board(t, "task-3.md", "task-5.md", "task-6.md");
   put("task-1.md", HEADER({ slot: "true" }));
   put("task-2.md", HEADER({ for: "alice" }));
-  for (const id of ["1", "2", "5"]) {
+  for (const id of ["1", "2", "3", "5"]) {
     ok(["claim", "r", id, "--as", "alice"]);
     age(id, "alice", 3);
   }
+  put("task-3.CLAIMED-dora.md"); // as a merge leaves it
   const next = ["--next", "--steal", "--older-than", "2h", "--as", "bob"];
   const taken = (...args: string[]): unknown => (({ file, stolen_from }) => [file, stolen_from])(rows(ok(["claim", "r", ...args, "--json"]))[0]!);
   assert.deepEqual(taken(...next), ["task-6.CLAIMED-bob.md", undefined]);
   assert.deepEqual(taken(...next), ["task-5.CLAIMED-bob.md", "alice"]);
   fails(1, "no_task", "claim", "r", ...next);
   assert.match(fails(3, "reserved", "claim", "r", "2", ...next.slice(1)), /task-2 is for alice/);
+  assert.match(fails(3, "taken", "claim", "r", "3", ...next.slice(1)), /claimed by alice and claimed by dora/);
+  assert.deepEqual(files().slice(2, 4), ["task-3.CLAIMED-alice.md", "task-3.CLAIMED-dora.md"]);
   assert.deepEqual(taken("1", ...next.slice(1)), ["task-1.CLAIMED-bob.md", "alice"]);
 });
 
