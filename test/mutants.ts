@@ -82,6 +82,12 @@ const MUTANTS: readonly Mutant[] = [
     tests: ["cursor", "schedules"],
   },
   {
+    name: "cursor read after the listing that it judges",
+    from: "const { entries, strays, size } = listing;\n",
+    to: "const { entries, strays, size } = listing;\n  if (!reader.believed) reader.cursor = cursorOrProblem(channel, agent);\n",
+    tests: ["schedules"],
+  },
+  {
     name: "cursor written under no lock of its own",
     from: "await withLock(cursorLock(channel, agent), signal, (draft) => {",
     to: "await withLock(`${cursorLock(channel, agent)}.${nonce()}`, signal, (draft) => {",

@@ -373,6 +373,9 @@ test("cursor: two readers under one name never undo each other's marks", async (
   await explore(t, { title: "two readers", roles: both, files, check: delivered });
   await explore(t, { title: "two readers of one message each", roles: each, files, check: delivered });
   await explore(t, { title: "one of two readers suspended", roles: each, files, suspend, check: delivered });
+  // A cursor that is read after the listing which it judges would reach past all that is in there, and not be believed.
+  const later = [reader("r"), writer("a"), reader("s", { after: "a" })];
+  await explore(t, { title: "a reader suspended while another is shown what is new", roles: later, files, suspend, check: delivered });
   const wrong = { ...files, ".cursors/rob.txt": "99" };
   await explore(t, { title: "two readers with a wrong cursor", roles: each, files: wrong, check: delivered });
 });
