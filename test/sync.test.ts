@@ -197,6 +197,34 @@ test("sync: a message deleted by hand, here or there, is put back; so is a chann
   assert.deepEqual([there.files(), there.files("other")], [here.files(), here.files("other")]);
 });
 
+test("sync: another file is as the side that changed or deleted it has it; of two that both changed one, both are there", (t) => {
+  const [here, there] = pair(fleet(t));
+  const folder = (one: typeof here): string => one.at("review", "_files", "0001");
+  const write = (one: typeof here, text: string, ...names: string[]): void => names.forEach((name) => fs.writeFileSync(`${folder(one)}/${name}.txt`, text));
+  const remove = (one: typeof here, ...names: string[]): void => names.forEach((name) => fs.unlinkSync(`${folder(one)}/${name}.txt`));
+  here.post("ann", "one");
+  fs.mkdirSync(folder(here), { recursive: true });
+  write(here, "before", "a", "b", "c", "d", "e", "f");
+  here.sync();
+  there.sync();
+  remove(there, "a", "b");
+  write(there, "there", "c", "d", "f");
+  there.ok(["pause", "review", "--as", "bob", "--body", "there"]);
+  there.sync();
+  write(here, "here", "b", "c");
+  remove(here, "e", "f");
+  here.ok(["pause", "review", "--as", "ann", "--body", "here"]);
+  assert.match(here.sync().notes.join(), /c\.txt was changed on both sides: yours is \S+ now/);
+  there.sync();
+  for (const one of [here, there]) {
+    const files = fs.readdirSync(folder(one)).map((name) => `${name[0]} ${fs.readFileSync(`${folder(one)}/${name}`, "utf8")}`);
+    assert.deepEqual(files.sort(), ["b here", "c here", "c there", "d there", "f there"]);
+    assert.equal(fs.readFileSync(`${folder(one)}/c.txt`, "utf8"), "there", "the remote's stands");
+    assert.deepEqual(fs.readdirSync(one.at("review")).filter((name) => name.startsWith("_paused")), ["_paused.md"]);
+    assert.match(fs.readFileSync(one.at("review", "_paused.md"), "utf8"), /there/);
+  }
+});
+
 test("sync: a shallow clone whose branch has another name than the remote's is one as well", (t) => {
   const net = fleet(t);
   const [here] = pair(net);
