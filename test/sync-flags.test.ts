@@ -277,6 +277,18 @@ test("sync: members who joined or left on either side, and keys nobody here know
     });
 });
 
+test("sync: what comes is put in place from the highest down: who posts meanwhile, over a stolen lock, is after all of it", async (t) => {
+  const [here, there] = pair(fleet(t));
+  for (const title of ["a", "b", "c"]) here.post("ann", title);
+  here.sync();
+  const placed: string[] = [];
+  const real = fs.linkSync;
+  t.after(() => (fs.linkSync = real));
+  fs.linkSync = (from, to) => (placed.push(path.basename(String(to))), real(from, to));
+  await sync(there.root);
+  assert.deepEqual(placed.filter((name) => /^\d/.test(name)), ["0003-ann-c.md", "0002-ann-b.md", "0001-ann-a.md"]);
+});
+
 test("sync: a --timeout longer than a timer can be is no time-out at once, and a library's numbers are checked", async (t) => {
   const [here] = pair(fleet(t));
   here.post("ann", "first");
