@@ -5605,6 +5605,7 @@ async function changesOf(run: Sync, rows: readonly TreeRow[], theirs: string): P
   await takeIgnored(run, rows);
   const [plain, channels] = [plainFolders(run.root), await channelsOf(run, rows, theirs)];
   const wanted = rows.flatMap((row) => {
+    if (run.leftOut.has(row.path)) return []; // a .gitignore
     const place = channels.has(row.path.split("/")[0]!) ? placeOf(run.root, row.path) : undefined;
     const bad = place === undefined ? "is nothing of a channel" : reasonOf(row.mode);
     const reason = row.after !== undefined && (bad || (!plain(row.path) && "is below what is no folder here"));

@@ -438,6 +438,12 @@ const MUTANTS: readonly Mutant[] = [
     tests: ["sync-failures"],
   },
   {
+    name: "sync: a .gitignore that lets git carry cursors is taken all the same",
+    from: "if (run.leftOut.has(row.path)) return [];",
+    to: "",
+    tests: ["sync-failures"],
+  },
+  {
     name: "sync: what a surrounding git says is taken over",
     from: "!name.startsWith(\"GIT_\") || GIT_KEPT.test(name)",
     to: "name !== \"\" || GIT_KEPT.test(name)",

@@ -209,6 +209,26 @@ test("sync: a .gitignore and .gitattributes of the remote hide and change nothin
   assert.doesNotMatch(net.git(net.remote, "ls-tree", "-r", "--name-only", "main"), /\.cursors|lock/);
 });
 
+test("sync: a .gitignore of the remote does not make a root carry cursors, which would hide messages", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.post("ann", "shown");
+  here.sync();
+  const before = fs.readFileSync(there.at(".gitignore"), "utf8");
+  pushByHand(net, [
+    ["100644", ".gitignore", `${before}!*/.cursors/*.txt\n`],
+    ["100644", "review/.cursors/bob.txt", "1"],
+  ]);
+  const { left_out } = there.sync();
+  assert.deepEqual(left_out.map(({ path: file }) => file), [".gitignore"]);
+  pushByHand(net, [["100644", "review/.cursors/bob.txt", "1-1"]]);
+  there.post("bob", "mine");
+  there.sync(); // by what is here now
+  assert.match(net.git(net.remote, "show", "main:.gitignore"), /!/, "it stays there");
+  assert.equal(fs.readFileSync(there.at(".gitignore"), "utf8"), before);
+  assert.deepEqual(there.read("bob"), ["shown"]);
+});
+
 test("sync: core.autocrlf, commit.gpgSign, no identity and a hook of the repository change nothing", (t) => {
   const net = fleet(t);
   const [here, there] = pair(net);
