@@ -197,6 +197,21 @@ test("sync: a message deleted by hand, here or there, is put back; so is a chann
   assert.deepEqual([there.files(), there.files("other")], [here.files(), here.files("other")]);
 });
 
+test("sync: a message deleted there is not taken for a later one that says the same", (t) => {
+  const [here, there] = pair(fleet(t));
+  for (const title of ["ok", "b"]) here.post("ann", title);
+  here.sync();
+  there.sync();
+  const text = fs.readFileSync(there.at("review", "0001-ann-ok.md"), "utf8");
+  fs.writeFileSync(there.at("review", "0003-ann-ok.md"), text.replace("seq: 1", "seq: 3").replace(/^ts: .*$/m, "ts: 2030-01-01T00:00:00+00:00"));
+  there.git("rm", "-q", "review/0001-ann-ok.md");
+  there.git("add", "-A");
+  there.git("commit", "-q", "-m", "by hand");
+  there.git("push", "-q", "origin", "HEAD:main");
+  here.sync();
+  assert.deepEqual(here.files(), ["0001-ann-ok.md", "0002-ann-b.md", "0003-ann-ok.md"]);
+});
+
 test("sync: another file is as the side that changed or deleted it has it; of two that both changed one, both are there", (t) => {
   const [here, there] = pair(fleet(t));
   const folder = (one: typeof here): string => one.at("review", "_files", "0001");
