@@ -4,7 +4,7 @@ import fs from "node:fs";
 import path from "node:path";
 import { test } from "node:test";
 import { sync } from "../chat.ts";
-import { listening, rows } from "./helpers.ts";
+import { listening, rows, until } from "./helpers.ts";
 import { AC, assertLinear, fleet, gitThatFirst, pair } from "./machines.ts";
 
 test("read --sync and wait --sync: they fetch, and say so where they cannot", async (t) => {
@@ -275,6 +275,17 @@ test("sync: members who joined or left on either side, and keys nobody here know
       assert.deepEqual([meta.members.sort(), meta["extra"]], [["bob", "dan", "eve"], { a: 1 }]);
       return meta;
     });
+});
+
+test("sync: its lock is touched while a remote is slow, so that it does not look left", async (t) => {
+  const net = fleet(t);
+  const [here] = pair(net);
+  const slow = here.start(["sync"], { env: { PATH: gitThatFirst(net.box, `case "$*" in *fetch*) sleep 4;; esac`) } });
+  const lock = here.at("_sync.lock");
+  await until("it holds the lock", () => fs.existsSync(lock));
+  const { mtimeMs } = fs.statSync(lock);
+  await until("it touches it twice", () => (fs.statSync(lock, { throwIfNoEntry: false })?.mtimeMs ?? 0) > mtimeMs + 1500);
+  assert.equal((await slow.ended).status, 0);
 });
 
 test("sync: what comes is put in place from the highest down: who posts meanwhile, over a stolen lock, is after all of it", async (t) => {
