@@ -347,11 +347,17 @@ function isName(text: string): text is Name {
 }
 
 function asciiSlug(text: string, max: number): string {
-  const plain = text
-    .normalize("NFKD")
-    .replace(/[\u0300-\u036f]/g, "")
-    .toLowerCase();
-  return plain
+  return dashed(text.normalize("NFKD").replace(/[\u0300-\u036f]/g, ""), max);
+}
+
+/** What the reference makes of a name, in the names of its messages, cursors and claims. */
+function referenceSlug(name: string): string {
+  return dashed(name, NAME_MAX) || "msg";
+}
+
+function dashed(text: string, max: number): string {
+  return text
+    .toLowerCase()
     .replace(/[^a-z0-9]+/g, "-")
     .replace(/^-+/, "")
     .slice(0, max)
@@ -1888,7 +1894,7 @@ function firstBy(
   isAsked: (message: Message) => boolean,
   open = inspect,
 ): Message | undefined {
-  const slug = asciiSlug(name, NAME_MAX);
+  const slug = referenceSlug(name);
   for (const entry of entries) {
     if (!entry.file.startsWith(`${slug}-`, entry.file.indexOf("-") + 1)) continue;
     const finding = open(channel, entry);
@@ -3099,10 +3105,11 @@ function slim(finding: Finding): Finding {
   return finding.kind === "unreadable" ? { kind: "odd", reason: finding.reason } : finding;
 }
 
-/** The cursor of an agent as its file is spelled: the reference keeps capitals. */
+/** The name of an agent's cursor. What is no name here reads by the reference alone, which has its own form of it. */
 function cursorNameOf(channel: Channel, name: string): Name {
   const names = cursorNames(channel);
-  return (names.includes(name) ? name : (names.find((other) => foldName(other) === name) ?? name)) as Name;
+  const found = names.find((other) => other === name) ?? names.find((other) => foldName(other) === name);
+  return (found ?? (isName(name) ? name : referenceSlug(name))) as Name;
 }
 
 /** Those who are members, or have been shown something here, or wait. */

@@ -221,3 +221,14 @@ test("reference: in a channel that uses all of it, what it posts and claims is h
   assert.match(ok(again), /^posted #1 .*before, under this key/);
   assert.match(await ended(ref(["post", "r", "--from", "dave", "--title", "t", "--body", "six"])), /#6/);
 });
+
+test("reference: roster and receipts know who wrote and read under a name that only it takes", { skip }, async (t) => {
+  const { ok, ref } = both(t);
+  await ended(ref(["init", "r", "--members", "Zo\u00e9,\u65e5\u672c,Dev_B,bob"]));
+  for (const name of ["Zo\u00e9", "\u65e5\u672c"]) await ended(ref(["post", "r", "--from", name, "--title", "t", "--body", "b"]));
+  await ended(ref(["read", "r", "--as", "Dev_B"]));
+  const roster = ok(["roster", "r"]);
+  assert.match(roster, /^  Zo\u00e9: last post #1 .*\n(.*\n)*  \u65e5\u672c: last post #2 /m);
+  assert.match(roster, /^  Dev_B: seen /m);
+  assert.match(ok(["receipts", "r", "1"]), /shown to    : Dev_B\n/);
+});
