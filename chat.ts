@@ -1539,6 +1539,16 @@ function highest(channel: Channel, entries: readonly Entry[]): number {
   return 0;
 }
 
+/**
+ * The number behind which the next one comes. What is no message takes none; but one that is next in turn is passed over:
+ * the reference shows and marks such a file, so that a message under its number would be hidden from who reads by it.
+ */
+function lastTaken(channel: Channel, entries: readonly Entry[]): number {
+  let last = highest(channel, entries);
+  for (const { seq } of entries) if (seq === last + 1) last = seq;
+  return last;
+}
+
 /** The messages with a number; throws `no_message`, and `io` where one of them cannot be read. */
 function findMessages(channel: Channel, seq: number): Message[] {
   const { listing, open } = listedNow(channel);
@@ -1699,7 +1709,7 @@ function contentOf({ to, reply_to, status, title, priority = "normal", body }: M
 
 /** Writes the numbered text into the draft and links it into place; a name that something else has costs a number. */
 function publish(channel: Channel, draft: Draft, seen: Glance | undefined, unnumbered: Message): Message {
-  const last = knownHighest(channel, seen) ?? highest(channel, listMessages(channel).entries);
+  const last = knownHighest(channel, seen) ?? lastTaken(channel, listMessages(channel).entries);
   for (let seq = last + 1; seq <= SEQ_MAX; seq++) {
     const message = numbered(channel, unnumbered, seq);
     writeAll(draft.fd, formatMessage(message));
@@ -2482,7 +2492,7 @@ function planRenumbering(channel: Channel): { plan: Renumbering; notes: string[]
   const shared = [...sharedNumbers(channel, entries).keys()];
   const messages = shared.length === 0 ? [] : messagesOf(channel, entries);
   const groups = shared.map((seq) => messages.filter((message) => message.seq === seq).sort(byTime));
-  let next = highest(channel, entries);
+  let next = lastTaken(channel, entries);
   const files = new Map<string, string>(); // the new names
   for (const message of groups.flatMap(([_, ...later]) => later).sort(byTime))
     files.set(message.file, message.file.replace(/^\d+/, padded(++next)));
@@ -6018,7 +6028,7 @@ function tellLost({ run, channel, draft }: Taking, task: string, agent: string, 
   const outgoing = { from, to: [agent], title, body, status: "lost", task, key, force: true };
   const unnumbered = address(channel, outgoing, body, []);
   if (postedBefore(channel, unnumbered) !== undefined) return;
-  const message = numbered(channel, unnumbered, highest(channel, listMessages(channel).entries) + 1);
+  const message = numbered(channel, unnumbered, lastTaken(channel, listMessages(channel).entries) + 1);
   if (!placeOnce(draft, formatMessage(message), message.path)) startOver();
 }
 

@@ -232,3 +232,15 @@ test("reference: roster and receipts know who wrote and read under a name that o
   assert.match(roster, /^  Dev_B: seen /m);
   assert.match(ok(["receipts", "r", "1"]), /shown to    : Dev_B\n/);
 });
+
+test("reference: a number that it marked with nothing under it is given to no message", { skip }, async (t) => {
+  const { ok, ref, at, cursor } = both(t);
+  ok(["init", "r"]);
+  ok(["post", "r", "--as", "alice", "--body", "one"]);
+  fs.writeFileSync(at("r", "0002-alice-t.md"), ""); // as it leaves one on a full disk, or for a title that is no UTF-8
+  await ended(ref(["read", "r", "--as", "bob"]));
+  assert.equal(cursor("bob"), "2");
+  assert.match(ok(["post", "r", "--as", "alice", "--body", "after it"]), /^posted #3 /);
+  assert.match(ok(["read", "r", "--as", "bob", "--peek"]), /after it/);
+  assert.match(await ended(ref(["read", "r", "--as", "bob"])), /after it/);
+});
