@@ -1637,7 +1637,7 @@ function address(channel: Channel, outgoing: Outgoing, body: string, notes: stri
   const from = parseName("sender", outgoing.from);
   const meta = readMeta(channel);
   const answered = outgoing.reply === undefined ? [] : repliedTo(channel, outgoing.reply, notes);
-  const to = outgoing.to === undefined ? replyAddress(from, answered, notes) : recipients(outgoing.to, meta);
+  const to = outgoing.to === undefined ? replyAddress(from, answered, notes) : recipients(channel, meta, outgoing.to);
   if (to.length > 0 && to.every((name) => foldName(name) === from)) {
     const message = `a message from "${from}" only to "${from}" would never be shown to anybody`;
     throw new ChatError("only_self", message, "--to another agent, or all");
@@ -1821,12 +1821,26 @@ function replyAddress(from: Name, answered: readonly Message[], notes: string[])
   return possible;
 }
 
-/** A member as the member list spells it, because the reference compares exactly; everybody else by a legal name. */
-function recipients(words: readonly string[], meta: Meta): string[] {
+/**
+ * A member as the member list spells it, an author as the newest of their messages does, because the reference compares
+ * exactly; everybody else by a legal name.
+ */
+function recipients(channel: Channel, { members }: Meta, words: readonly string[]): string[] {
   assertList("recipients", words);
   if (words.some((word) => ["all", "*"].includes(foldName(word)))) return []; // not null: that was an accident
-  const spelled = (word: string): string | undefined => meta.members.find((name) => foldName(name) === foldName(word));
-  return [...new Set(words.map((word) => spelled(word) ?? parseName("recipient", word)))];
+  const member = (word: string): string | undefined => members.find((name) => foldName(name) === foldName(word));
+  return [...new Set(words.map((word) => member(word) ?? authorLike(channel, word) ?? parseName("recipient", word)))];
+}
+
+/** An author as they spell themselves. Where a listing would cost more than the post, who writes a legal name means it. */
+function authorLike(channel: Channel, word: string): string | undefined {
+  if (isName(word) && fs.existsSync(newestPath(channel))) return undefined;
+  try {
+    const from = firstBy(channel, listMessages(channel).entries.toReversed(), word, () => true)?.from;
+    return from === undefined || /[,[\]]/.test(from) ? undefined : from;
+  } catch {
+    return undefined; // nothing to fail for
+  }
 }
 
 function isStranger({ members }: Meta, name: string): boolean {
@@ -3906,7 +3920,7 @@ export async function createTask(channel: Channel, task: NewTask, { signal }: Bl
   return explainingLater(`make a task in ${quoted(channel.name)}`, async () => {
     const meta = readMeta(channel);
     const wanted = task.id === undefined ? undefined : parseTask(task.id);
-    const names = recipients(task.for ?? [], meta);
+    const names = recipients(channel, meta, task.for ?? []);
     const mend = (name: string): string => `agent-chat join ${shellWord(channel.name)} --as ${name}`;
     checkRecipients(channel, meta, parseName("author", task.from), names, [], mend);
     const after = (task.after ?? []).map(parseTask);
