@@ -1932,6 +1932,7 @@ function firstBy(
 // ---- cursors -------------------------------------------------------------------------------------------------------
 
 const NOTHING: Cursor = { ranges: [], files: new Set() };
+const WRITING_MS = 50; // the reference writes a cursor, or a message, in far less
 
 const cursorPath = (channel: Channel, agent: Name): string => path.join(channel.path, ".cursors", `${agent}.txt`);
 const cursorLock = (channel: Channel, agent: string): string => path.join(channel.path, ".cursors", `${agent}.lock`);
@@ -2016,7 +2017,7 @@ function readCursor(channel: Channel, agent: Name): CursorFile {
   const none: CursorFile = { text: undefined, cursor: NOTHING, moved: undefined, problem: undefined };
   if (!isSafeSegment(agent)) return none; // a member may be called anything; nobody reads under such a name
   try {
-    const found = readRegular(cursorPath(channel, agent));
+    const found = readWritten(cursorPath(channel, agent));
     if (typeof found === "string") return { ...none, text: "", problem: `is a ${found}` };
     const text = found.bytes.toString();
     const cursor = parseCursor(text);
@@ -2025,6 +2026,15 @@ function readCursor(channel: Channel, agent: Name): CursorFile {
   } catch (error) {
     if (isCode(error, "ENOENT", "ENOTDIR")) return none;
     throw error;
+  }
+}
+
+/** The reference empties a cursor before it writes it: one that is empty is looked at again for a moment (SPEC 6.3). */
+function readWritten(file: string): ReturnType<typeof readRegular> {
+  for (let waited = 0; ; waited += 5) {
+    const found = readRegular(file);
+    if (typeof found === "string" || found.bytes.length > 0 || waited >= WRITING_MS) return found;
+    pause(5);
   }
 }
 
@@ -2555,8 +2565,6 @@ function answered(
 }
 
 // ---- delivery -------------------------------------------------------------------------------------------------------
-
-const WRITING_MS = 50; // the reference writes a message in far less
 
 /** One agent's view of one channel: the cursor as first read, and what has been judged since. */
 interface Reader {
