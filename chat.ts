@@ -1335,7 +1335,10 @@ export async function createChannel(
   );
   signal?.throwIfAborted();
   await explainingLater(`create channel ${quoted(legal)}`, async () => {
-    if (isChannel(channel.path)) throw existsAlready(channel);
+    const there = isChannel(channel.path)
+      ? channel
+      : listChannels(base).find((other) => foldName(other.name) === legal);
+    if (there !== undefined) throw existsAlready(there); // two of one name in other case would be two mailboxes
     makeFolder(path.join(channel.path, ".cursors"));
     tellGit(base, sharedCursors);
     await withNumbers(channel, signal, (draft) => placeMeta(channel, draft, text));

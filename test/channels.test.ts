@@ -31,6 +31,18 @@ test("init: git ignores the lock and keeps the messages, as bytes", (t) => {
   assert.match(stdout, /^\.gitattributes\n\.gitignore\nr\/0001-alice-t\.md\nr\/_meta\.json\n0000000   a  \\r  \\n   b  \\n\n/);
 });
 
+test("init: a channel that is there in other case is not made a second time", (t) => {
+  const { chat, root, at } = sandbox(t);
+  fs.mkdirSync(at("Team"), { recursive: true });
+  fs.writeFileSync(at("Team", "_meta.json"), "{}"); // as the reference keeps the case
+  for (const name of ["Team", "team", "TEAM"]) {
+    const { status, stderr } = chat(["init", name]);
+    assert.equal(status, 1);
+    assert.ok(stderr.includes(`channel "Team" already exists at ${at("Team")}`), stderr);
+  }
+  assert.deepEqual(fs.readdirSync(root), ["Team"]);
+});
+
 test("init: leaves a .gitignore alone that is there, and exits 1 for a channel that is there", (t) => {
   const { chat, root, at } = sandbox(t);
   fs.mkdirSync(root);
