@@ -1712,14 +1712,14 @@ function contentOf({ to, reply_to, status, title, priority = "normal", body }: M
 
 /** Writes the numbered text into the draft and links it into place; a name that something else has costs a number. */
 function publish(channel: Channel, draft: Draft, seen: Glance | undefined, unnumbered: Message): Message {
-  const last = knownHighest(channel, seen) ?? lastTaken(channel, listMessages(channel).entries);
+  const { last, isCrowded } = lastNumber(channel, seen);
   for (let seq = last + 1; seq <= SEQ_MAX; seq++) {
     const message = numbered(channel, unnumbered, seq);
     writeAll(draft.fd, formatMessage(message));
     fs.fsyncSync(draft.fd);
     try {
       if (seq < LARGE) moveIntoPlace(draft.path, message.path);
-      else moveAndKeepNumber(channel, draft, message);
+      else moveAndKeepNumber(channel, draft, message, isCrowded);
       return message;
     } catch (error) {
       if (!isCode(error, "EEXIST")) throw error;
@@ -1757,6 +1757,14 @@ function knownHighest(channel: Channel, seen: Glance | undefined): number | unde
   return since < 0n || since > TICK_NS || coarse ? undefined : Number(seq);
 }
 
+/** Only a folder that takes long to list is worth it, and safe: in a small one the reference posts within a tick. */
+function lastNumber(channel: Channel, seen: Glance | undefined): { last: number; isCrowded: boolean } {
+  const known = knownHighest(channel, seen);
+  if (known !== undefined) return { last: known, isCrowded: true };
+  const { entries, size } = listMessages(channel);
+  return { last: lastTaken(channel, entries), isCrowded: size >= LARGE };
+}
+
 function glanceAt(channel: Channel): Glance | undefined {
   if (!fs.existsSync(newestPath(channel))) return undefined;
   const at = monotonic();
@@ -1777,8 +1785,9 @@ function forgetNewest(channel: Channel): void {
  * Publishes in a large channel. What becomes `.newest` is made in the lock folder before the message is linked: a thief
  * takes it away with the draft, so that a writer who slept through a theft cannot put an old number there.
  */
-function moveAndKeepNumber(channel: Channel, draft: Draft, message: Message): void {
+function moveAndKeepNumber(channel: Channel, draft: Draft, message: Message, isCrowded: boolean): void {
   forgetNewest(channel);
+  if (!isCrowded) return moveIntoPlace(draft.path, message.path);
   const made = draft.path.replace(/draft$/, "newest");
   const fd = openIfPossible(made);
   try {

@@ -153,6 +153,8 @@ async function fillLargeWorld(world: World): Promise<void> {
   makeChannel(world);
   addMessage(world, world.last - 1, "alice", "bob");
   await cleanly(() => core.post(world.channel, { from: "alice", to: ["bob"], title: "hello", body: TEXT }));
+  const modified = fs.statSync(world.folder, { bigint: true }).mtimeNs; // as one that is full of files is left behind
+  fs.writeFileSync(path.join(world.folder, ".cursors", ".newest"), `${world.last} ${modified}`);
 }
 
 function makeChannel(world: World): void {

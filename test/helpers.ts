@@ -128,6 +128,13 @@ export function watchChild(child: ChildProcess): Running {
   return { child, ended, output: () => stdout };
 }
 
+/** Makes a folder look, to this process, as if it had as many files as make a channel a large one. */
+export function crowd(t: TestContext, folder: string): void {
+  const [list, more] = [fs.readdirSync, Array.from({ length: 50_000 }, (_, i) => `x${i}`)];
+  const crowded = (...args: unknown[]): unknown[] => [...list(...(args as [string])), ...(args[0] === folder ? more : [])];
+  t.mock.method(fs, "readdirSync", crowded as never);
+}
+
 /** Resolves once `test` is true; rejects after 10 s, naming what was waited for. */
 export async function until(what: string, test: () => boolean, limit = 30_000): Promise<void> {
   const deadline = Date.now() + limit;

@@ -7,7 +7,7 @@ import { createRequire } from "node:module";
 import path from "node:path";
 import { test, type TestContext } from "node:test";
 import type { Channel, Message } from "../chat.ts";
-import { BIN, cleanEnv, random, rows, sandbox, type How, type Sandbox } from "./helpers.ts";
+import { BIN, cleanEnv, crowd, random, rows, sandbox, type How, type Sandbox } from "./helpers.ts";
 
 const chat = createRequire(import.meta.url)(BIN) as typeof import("../chat.ts");
 const SEED = Number(process.env["SEED"] ?? Date.now() % 1_000_000);
@@ -580,6 +580,7 @@ test("files: whatever lies where the newest number is kept, the next post takes 
   const { channel } = await makeChannel(t);
   const roll = dice(14);
   fs.writeFileSync(path.join(channel.path, "60000-mallory-x.md"), "---\nseq: 60000\nfrom: mallory\n---\nx\n");
+  crowd(t, channel.path);
   const kept = path.join(channel.path, ".cursors", ".newest");
   const now = (): bigint => fs.statSync(channel.path, { bigint: true }).mtimeNs;
   const write = (text: string | Buffer) => (): void => fs.writeFileSync(kept, text);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import fs from "node:fs";
 import { test } from "node:test";
 import { openChannel, post } from "../chat.ts";
-import { listening, rows, sandbox, until, watchChild, cleanEnv, BIN } from "./helpers.ts";
+import { crowd, listening, rows, sandbox, until, watchChild, cleanEnv, BIN } from "./helpers.ts";
 import { spawn } from "node:child_process";
 
 const review = (t: Parameters<typeof sandbox>[0]) => {
@@ -315,6 +315,8 @@ test("post: in a large channel the number is found without a listing, and a chan
   const channel = openChannel(root, "review");
   const write = (seq: number, from: string): void => fs.writeFileSync(at("review", `${seq}-${from}-x.md`), `---\nseq: ${seq}\nfrom: ${from}\n---\nx\n`);
   write(60_000, "carol");
+  fs.writeFileSync(at("review", "x"), "");
+  for (let i = 1; i < 50_000; i++) fs.linkSync(at("review", "x"), at("review", `x${i}`)); // another process counts too
   const listed = t.mock.method(fs, "readdirSync");
   const listings = (): number => listed.mock.calls.filter((call) => call.arguments[0] === channel.path).length;
   const next = async (): Promise<number> => (await post(channel, { from: "alice", body: "b" })).message.seq;
@@ -437,6 +439,7 @@ test("post: in a large channel a number is not given twice when the last message
   const channel = openChannel(root, "review");
   const write = (seq: number): void => fs.writeFileSync(at("review", `${seq}-dave-x.md`), `---\nseq: ${seq}\nfrom: dave\n---\nx\n`);
   write(60_000);
+  crowd(t, at("review"));
   const { message } = await post(channel, { from: "alice", body: "b" });
   await new Promise((resolve) => setTimeout(resolve, 20));
   write(60_002);
