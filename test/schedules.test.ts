@@ -99,7 +99,10 @@ function checkMessages(run: Run, first: number): void {
   const { messages, notes } = chat.lastMessages(run.channel, Infinity);
   const killed = run.actors.find(({ state }) => state === "killed")?.role;
   if (killed?.links !== false) assert.deepEqual(notes, [], "a file only looks like a message");
-  assert.deepEqual(messages.map(({ seq }) => seq), messages.map((_, i) => first + i), "numbers are shared or missing");
+  const numbers = messages.map(({ seq }) => seq);
+  const linkless = run.actors.some(({ role }) => role.links === false); // a name that is reserved for a moment, empty, may cost its number
+  const next = linkless && numbers[0] === first + 1 ? first + 1 : first;
+  assert.deepEqual(numbers, messages.map((_, i) => next + i), "numbers are shared or missing");
   const foreign = checkForeign(run);
   const posted = messages.filter(({ file }) => !foreign.includes(file));
   const torn = posted.filter(({ body, title }) => !new RegExp(`^${title} from [a-z]\n$`).test(body));
