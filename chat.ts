@@ -803,11 +803,11 @@ function moveWithoutLinks(from: string, to: string): void {
   }
 }
 
-/** Makes a file as open to others as another is, whatever our umask; some disks know no modes. */
-function copyMode(from: string, to: string): void {
+/** Makes a file, or with all `bits` a folder, as open to others as another is, whatever our umask; some disks know no modes. */
+function copyMode(from: string, to: string, bits = 0o666): void {
   const [mode, own] = [from, to].map((file) => fs.lstatSync(file, { throwIfNoEntry: false })?.mode);
   try {
-    if (mode !== undefined && ((mode ^ own!) & 0o666) !== 0) fs.chmodSync(to, mode & 0o666);
+    if (mode !== undefined && ((mode ^ own!) & bits) !== 0) fs.chmodSync(to, mode & bits);
   } catch (error) {
     if (!isCode(error, "EPERM", "ENOSYS", "ENOTSUP", "EOPNOTSUPP", "ENOENT")) throw error;
   }
@@ -2119,10 +2119,15 @@ function cursorFrom(channel: Channel, to: string): Cursor {
   throw new ChatError("bad_value", `${quoted(to)} reaches past the newest message, #${newest}`, "--set all");
 }
 
-/** A channel made by hand may have no folder of cursors; one that has vanished is not made anew. */
-function makeCursors(channel: Channel): void {
+/** A channel made by hand may have no folder of cursors. */
+const makeCursors = (channel: Channel): void => makeWithin(channel, ".cursors");
+
+/** A folder of a channel, as open to others as that is; a channel that has vanished is not made anew. */
+function makeWithin(channel: Channel, name: string): void {
+  const folder = path.join(channel.path, name);
   try {
-    fs.mkdirSync(path.join(channel.path, ".cursors"));
+    fs.mkdirSync(folder);
+    copyMode(channel.path, folder, 0o777);
   } catch (error) {
     if (isCode(error, "ENOENT", "ENOTDIR"))
       throw new ChatError("gone", `the channel's folder ${channel.path} is gone`, "agent-chat channels");
@@ -3063,9 +3068,10 @@ function sightOf(
   const [beat, status] = [liveBeat(channel, name), currentStatus(channel, name)];
   const reader = { ...openReader(channel, cursorNameOf(channel, name)), agent: name as Name };
   const files = [beat && Date.now(), reader.cursor.moved?.getTime(), Date.parse(status?.since ?? "")];
-  const quick = newest !== undefined && newest >= LARGE && files.some((time) => time);
+  const quick = newest !== undefined && files.some((time) => time) && fs.existsSync(newestPath(channel)); // 5.9
   const post = quick ? undefined : firstBy(channel, newestFirst(), agent, () => true, open);
-  const bound = newest === undefined ? 0 : newest - sizeOf(reader.cursor.cursor, newest);
+  const most = quick ? Infinity : newestFirst().length; // numbers may be high where messages are few
+  const bound = newest === undefined ? 0 : Math.min(most, newest - sizeOf(reader.cursor.cursor, newest));
   const counted = !quick && bound <= COUNTED_MAX;
   const times = [...files, quick ? 0 : recorded(name), Date.parse(post?.ts ?? "")].map((time) => time || 0);
   const seen = Math.max(0, ...times.filter((time) => time < Date.now() + AHEAD_MS));
@@ -4118,7 +4124,7 @@ function writeRecord(
 ): TaskRecord {
   const after = highest(channel, listMessages(channel).entries);
   const record: TaskRecord = { state, since: timestamp(), after, id: nonce(), owner, by };
-  makeFolder(path.join(channel.path, ".tasks"));
+  makeWithin(channel, ".tasks");
   placeHeld(draft, JSON.stringify(record), recordPath(channel, id, name), fs.renameSync, false);
   return record;
 }
@@ -4149,6 +4155,7 @@ export async function claimNext(channel: Channel, agent: string, how: Claiming =
       return await takeTask(channel, name, () => nextTask(channel, name, how.older), how);
     } catch (error) {
       if (!isCode(error, "taken")) throw error; // the reference took it in between: then the next one
+      await sleep(1, how.signal);
     }
   }
 }
@@ -6410,6 +6417,8 @@ async function printDone(done: string, text: string | (() => string)): Promise<v
   }
 }
 
+const TOKEN_LIKE = "........"; // as long as one
+
 /** One message between two marks with a token of this run, which no body can know: its border cannot be forged. */
 function render(message: Message, token: string, body: string): string {
   const { seq, from, to, channel, file, ts, reply_to, status, title, priority = "normal", task } = message;
@@ -6431,26 +6440,40 @@ function field(text: string): string {
   return line.length <= LINE_MAX ? line : `${shortLine(line)}...`;
 }
 
+const CUT_MIN = 200; // bytes of a body: it is marked, so some of it is to be seen
+
 /** A message that is larger than the whole budget: its beginning, and where the rest is. */
 function renderCut(message: Message, token: string, budget: number): string {
   const head = render(message, token, "");
   const whole = Buffer.from(visible(message.body));
-  const room = Math.max(0, budget - Buffer.byteLength(head));
+  const room = Math.max(CUT_MIN, budget - Buffer.byteLength(head));
+  if (whole.length <= room) return render(message, token, message.body);
   const part = whole
     .subarray(0, room)
     .toString()
     .replace(/\ufffd+$/, "");
-  const where = `[${token}] cut: ${Buffer.byteLength(part)} of ${whole.length} bytes shown; all of it: ${visible(message.path)}`;
+  const where = `[${token}] cut: ${count(Buffer.byteLength(part))} of ${count(whole.length)} bytes shown; all of it: ${visible(message.path)}`;
   return `${head.slice(0, head.indexOf("\n\n") + 2)}${part}\n${where}\n[${token}] end of #${message.seq}\n`;
+}
+
+function textOf(message: Message, json: boolean, token: string): string {
+  return json ? `${JSON.stringify(message)}\n` : render(message, token, message.body);
+}
+
+/** The newest messages that fit into a budget of bytes, at least one. */
+function newestWithin(messages: readonly Message[], json: boolean, budget: number): readonly Message[] {
+  let [first, left] = [messages.length, budget];
+  while (first > 0 && (left -= Buffer.byteLength(textOf(messages[first - 1]!, json, TOKEN_LIKE))) >= 0) first--;
+  return messages.slice(Math.min(first, messages.length - 1));
 }
 
 /** Shows whole messages up to a budget of bytes, at least one; returns those whose bytes the system has taken. */
 async function show(messages: readonly Message[], json: boolean, budget: number): Promise<Message[]> {
-  const token = nonce().slice(0, 8);
+  const token = nonce().slice(0, TOKEN_LIKE.length);
   const shown: Message[] = [];
   let left = budget;
   for (const message of messages) {
-    let text = json ? `${JSON.stringify(message)}\n` : render(message, token, message.body);
+    let text = textOf(message, json, token);
     if (Buffer.byteLength(text) > left && shown.length > 0) break;
     if (Buffer.byteLength(text) > left && !json) text = renderCut(message, token, budget);
     await print(text);
@@ -6970,14 +6993,19 @@ export const COMMANDS = {
   peek: command({
     summary: "show the last messages, whoever they are for; mark nothing",
     operands: "<channel>",
-    options: { n: { short: "n", value: "N", help: "how many (3)" } },
+    options: { n: { short: "n", value: "N", help: "how many (3)" }, "max-bytes": MAX_BYTES },
     examples: ["agent-chat peek review -n 1"],
-    async run({ root, operands, json, note }, { n = "3" }) {
+    async run(call, { n = "3", "max-bytes": bytes }) {
+      const { root, operands, json, note } = call;
       const channel = openChannel(root, operands[0]!);
+      const budget = budgetOf(call, bytes);
       const { messages, notes } = lastMessages(channel, parseCount("-n", n));
       notes.forEach(note);
       if (messages.length === 0) note(`no messages in ${channel.path}`);
-      await show(messages, json, Infinity);
+      const newest = newestWithin(messages, json, budget);
+      await show(newest, json, budget);
+      if (newest.length < messages.length)
+        note(`${messages.length - newest.length} older ones not shown: raise --max-bytes`);
     },
   }),
   task: command({

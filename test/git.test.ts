@@ -275,7 +275,7 @@ test("renumber: where another user's cursor or attachments could not follow it i
   assert.deepEqual(files("one").slice(0, 3), ["0001-a-x.md", "0002-c-goes-on.md", "0003-b-x.md"]);
 });
 
-test("renumber, join: by a user with a closed umask, what is open to others stays so, and they renumber next", { skip: (process.getuid?.() !== 0 || spawnSync("setpriv", ["--version"]).status !== 0) && "needs root and setpriv" }, (t) => {
+test("renumber, join, claim: by a user with a closed umask, what is open to others stays so, and they go on", { skip: (process.getuid?.() !== 0 || spawnSync("setpriv", ["--version"]).status !== 0) && "needs root and setpriv" }, (t) => {
   const { path: at, files } = written(t, [1, "a", "x", 1], [1, "b", "x", 2]);
   const as = (user: number, umask: string, ...args: string[]): string => {
     const command = `umask ${umask}; exec setpriv --reuid ${user} --clear-groups "${process.execPath}" "${BIN}" "$@" --root "${at("one")}"`;
@@ -293,6 +293,10 @@ test("renumber, join: by a user with a closed umask, what is open to others stay
   fs.copyFileSync(at("one", "r", "0002-b-x.md"), at("one", "r", "0002-c-x.md"));
   as(65534, "022", "renumber", "r");
   assert.deepEqual(files("one"), ["0001-a-x.md", "0002-b-x.md", "0003-c-x.md"]);
+  for (const id of [1, 2]) fs.writeFileSync(at("one", "r", `task-${id}.md`), "");
+  as(54321, "077", "claim", "r", "1", "--as", "b"); // it makes the folder of the records
+  as(65534, "022", "claim", "r", "2", "--as", "c");
+  assert.match(as(65534, "022", "tasks", "r"), /r: 0 open, 0 blocked, 2 claimed/);
 });
 
 test("renumber: posting, reading and waiting go on meanwhile, and everybody is shown everything once", async (t) => {

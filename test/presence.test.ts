@@ -186,6 +186,14 @@ test("post: what somebody with 5,000 unread has not seen is bounded, not opened"
   assert.match(say("alice", "--key", "k"), /\nbob: last seen \d+ s ago, 50 unread\n$/);
 });
 
+test("post: where numbers are high and messages few, what is unread is counted", (t) => {
+  const { say, write, cursors } = team(t, "alice,bob");
+  write(20_261_130, "dave");
+  fs.writeFileSync(cursors("bob.txt"), "0");
+  assert.match(say("alice"), /\nbob: last seen \d+ s ago, 2 unread\n$/);
+  assert.match(say("alice"), /\nbob: last seen \d+ s ago, 3 unread\n$/);
+});
+
 test("post: what cannot be found out about the others is a note, not an error: it is posted", (t) => {
   const { chat, at, cursors } = team(t);
   fs.writeFileSync(at("r", "_meta.json"), JSON.stringify({ members: ["alice", "../../x", "a\0b", "x".repeat(5000), "", " ", 7, null, "C:\\x", "__proto__", "constructor", "\x1b[31mred", "..", "-rf"] }));

@@ -131,10 +131,22 @@ test("read: a message larger than the budget is shown up to it, names its file, 
   const text = ok(["read", "r", "--as", "bob"]);
   assert.ok(Buffer.byteLength(text) < 24_500);
   assert.doesNotMatch(text, /\ufffd/);
-  assert.match(text, /cut: \d+ of 100001 bytes shown; all of it: /);
+  assert.match(text, /cut: 23,\d+ of 100,001 bytes shown; all of it: /);
   assert.ok(text.includes(at("r", "0001-alice-big.md")));
   assert.equal(cursor(), "1");
   assert.match(ok(["read", "r", "--as", "bob"]), /next/);
+});
+
+test("peek: the newest that fit into the budget, at least one, and how many older ones there were", (t) => {
+  const { chat, ok } = channel(t, ...[1, 2, 3].map((i) => ["--body", `${i}`.repeat(11_000)]));
+  const three = chat(["peek", "r"]);
+  assert.deepEqual(three.stdout.match(/^\[\w+\] #\d/gm)!.map((line) => line.at(-1)), ["2", "3"]);
+  assert.equal(three.stderr, "agent-chat: 1 older ones not shown: raise --max-bytes\n");
+  assert.match(ok(["peek", "r", "--max-bytes", "40000"]), /#1 [^]*#2 [^]*#3 /);
+  assert.match(ok(["peek", "r", "--max-bytes", "9"]), /^\[\w+\] #3 .*\n.*\n\n3{200}\n.*cut: 200 of 11,001 bytes shown/);
+  assert.equal(rows(ok(["peek", "r", "--json"])).length, 3);
+  ok(["post", "r", "--from", "alice", "--title", "t", "--body", "short"]);
+  assert.match(ok(["peek", "r", "-n", "1", "--max-bytes", "9"]), /\n\nshort\n\n\[\w+\] end of #4\n$/); // a cut would save nothing
 });
 
 test("read: --json has no budget unless one is asked for", (t) => {
@@ -263,7 +275,7 @@ test("read: the budget holds for what is printed, whatever has to be escaped", (
   for (const seq of [1, 2]) {
     const text = ok(["read", "r", "--as", "bob"]);
     assert.ok(Buffer.byteLength(text) < 24_300, `#${seq}: ${Buffer.byteLength(text)} bytes`);
-    assert.match(text, seq === 1 ? /cut: \d+ of 41301 bytes shown/ : /body/);
+    assert.match(text, seq === 1 ? /cut: 23,\d+ of 41,301 bytes shown/ : /body/);
   }
 });
 
