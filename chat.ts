@@ -668,11 +668,14 @@ function makeFolder(folder: string): void {
   }
 }
 
-function makeOneFolder(folder: string): void {
+/** Whether it was made; false where it was there. */
+function makeOneFolder(folder: string): boolean {
   try {
     fs.mkdirSync(folder);
+    return true;
   } catch (error) {
     if (!isCode(error, "EEXIST") || !fs.statSync(folder).isDirectory()) throw error; // else somebody else was quicker
+    return false;
   }
 }
 
@@ -2126,12 +2129,10 @@ const makeCursors = (channel: Channel): void => makeWithin(channel, ".cursors");
 function makeWithin(channel: Channel, name: string): void {
   const folder = path.join(channel.path, name);
   try {
-    fs.mkdirSync(folder);
-    copyMode(channel.path, folder, 0o777);
+    if (makeOneFolder(folder)) copyMode(channel.path, folder, 0o777);
   } catch (error) {
-    if (isCode(error, "ENOENT", "ENOTDIR"))
-      throw new ChatError("gone", `the channel's folder ${channel.path} is gone`, "agent-chat channels");
-    if (!isCode(error, "EEXIST")) throw error;
+    if (!isCode(error, "ENOENT", "ENOTDIR")) throw error;
+    throw new ChatError("gone", `the channel's folder ${channel.path} is gone`, "agent-chat channels");
   }
 }
 
