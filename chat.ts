@@ -7259,7 +7259,7 @@ export const COMMANDS = {
       };
       const lines = [
         `name: ${name === undefined ? "(none): add --as NAME, or set AGENT_CHAT_NAME" : `${name} (${nameFrom})`}`,
-        `root: ${root} (${rootFrom})${there ? "" : ", not there yet"}`,
+        `root: ${root} (${rootFrom})${there ? "" : isThere(root) ? ", which is no folder" : ", not there yet"}`,
       ];
       await print(answer(json, data, lines.join("\n")));
     },

@@ -469,6 +469,8 @@ test("whoami: the name and the root, and where each comes from", (t) => {
   assert.notEqual(from, who([], home)[3]);
   assert.equal(ok(["whoami", "--as", "bob"]), `name: bob (--as)\nroot: ${root} (AGENT_CHAT_ROOT)\n`);
   assert.equal(chat(["whoami"], { env: { AGENT_CHAT_NAME: "a b" } }).status, 64);
+  fs.writeFileSync(`${dir}/file`, "");
+  assert.match(ok(["whoami", "--root", "file"]), /\/file \(--root\), which is no folder\n$/);
 });
 
 test("receipts: a cursor that is not believed, or cannot be read, is named; roster says it too", (t) => {
