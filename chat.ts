@@ -806,13 +806,17 @@ function moveWithoutLinks(from: string, to: string): void {
   }
 }
 
-/** Makes a file, or with all `bits` a folder, as open to others as another is, whatever our umask; some disks know no modes. */
+/**
+ * Makes a file, or with all `bits` a folder, as open to others as another is, whatever our umask. What a link leads to
+ * counts, for a link is open to all; a folder's group stays its files' (setgid). Some disks know no modes.
+ */
 function copyMode(from: string, to: string, bits = 0o666): void {
-  const [mode, own] = [from, to].map((file) => fs.lstatSync(file, { throwIfNoEntry: false })?.mode);
   try {
-    if (mode !== undefined && ((mode ^ own!) & bits) !== 0) fs.chmodSync(to, mode & bits);
+    const [mode, own] = [from, to].map((file) => fs.statSync(file, { throwIfNoEntry: false })?.mode);
+    if (mode === undefined || own === undefined || ((mode ^ own) & bits) === 0) return;
+    fs.chmodSync(to, (own & 0o7000) | (mode & bits));
   } catch (error) {
-    if (!isCode(error, "EPERM", "ENOSYS", "ENOTSUP", "EOPNOTSUPP", "ENOENT")) throw error;
+    if (!isCode(error, "EPERM", "EACCES", "ELOOP", "ENOSYS", "ENOTSUP", "EOPNOTSUPP", "ENOENT")) throw error;
   }
 }
 
@@ -2131,7 +2135,7 @@ function makeWithin(channel: Channel, name: string): void {
   try {
     if (makeOneFolder(folder)) copyMode(channel.path, folder, 0o777);
   } catch (error) {
-    if (!isCode(error, "ENOENT", "ENOTDIR")) throw error;
+    if (!isCode(error, "ENOENT", "ENOTDIR") || isThere(folder)) throw error; // a link that leads nowhere
     throw new ChatError("gone", `the channel's folder ${channel.path} is gone`, "agent-chat channels");
   }
 }

@@ -304,6 +304,33 @@ test("channels: a root whose channels may not be looked into does not look empty
   assert.doesNotMatch(stderr, /no channels in|init/);
 });
 
+test("channels: a folder made in one is as open as what is there, also behind a link, and keeps the group for its files", (t) => {
+  const { ok, at } = sandbox(t);
+  for (const [name, mode] of [["shared", 0o2775], ["linked", 0o750]] as const) {
+    fs.mkdirSync(at("..", name), { recursive: true });
+    fs.writeFileSync(at("..", name, "_meta.json"), "{}");
+    fs.chmodSync(at("..", name), mode);
+    fs.mkdirSync(at(), { recursive: true });
+    if (name === "shared") fs.renameSync(at("..", name), at(name));
+    else fs.symlinkSync(at("..", name), at(name));
+    ok(["cursor", name, "--as", "bob", "--set", "all"]);
+    const made = (bits: number): number => fs.statSync(at(name, ".cursors")).mode & bits;
+    assert.equal(made(0o777), mode & 0o777, name);
+    if (process.platform === "linux") assert.equal(made(0o2000), mode & 0o2000, name);
+  }
+});
+
+test("read: a link to nowhere in the place of the cursors is not taken for a channel that is gone", (t) => {
+  const { ok, chat, at } = sandbox(t);
+  ok(["init", "r"]);
+  ok(["post", "r", "--as", "alice", "--body", "b"]);
+  fs.rmdirSync(at("r", ".cursors"));
+  fs.symlinkSync("nowhere", at("r", ".cursors"));
+  const { stdout, stderr } = chat(["read", "r", "--as", "bob"]);
+  assert.match(stdout, /#1 alice -> all/);
+  assert.match(stderr, /could not mark .* \(ENOENT, \w+ "\S+\/\.cursors"\); you will be shown these again/);
+});
+
 test("channels, roster: a message that cannot be read, or is none, does not look like no message", (t) => {
   const { ok, chat, at } = sandbox(t);
   ok(["init", "r"]);
