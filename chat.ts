@@ -1834,7 +1834,7 @@ function repliedTo(channel: Channel, seq: number, notes: string[]): Message[] {
 /** A reply goes to who wrote it; a word more on one's own message to whom that went. */
 function replyAddress(from: Name, answered: readonly Message[], notes: string[]): string[] {
   const to = answered.flatMap((message) => (foldName(message.from) === from ? message.to : [message.from]));
-  const possible = [...new Set(to.filter((name) => name !== "" && !/[,[\]]/.test(name)))];
+  const possible = [...new Set(to.filter(isAddress))];
   if (to.length > 0 && possible.length === 0)
     notes.push(`${quoted(to.join())} cannot be written to: the reply is for all`);
   return possible;
@@ -1848,18 +1848,26 @@ function recipients(channel: Channel, { members }: Meta, words: readonly string[
   assertList("recipients", words);
   if (words.some((word) => ["all", "*"].includes(foldName(word)))) return []; // not null: that was an accident
   const member = (word: string): string | undefined => members.find((name) => foldName(name) === foldName(word));
-  return [...new Set(words.map((word) => member(word) ?? authorLike(channel, word) ?? parseName("recipient", word)))];
+  const spelled = (word: string): string => {
+    const name = member(word) ?? authorLike(channel, word);
+    return isAddress(name) ? name : parseName("recipient", word);
+  };
+  return [...new Set(words.map(spelled))];
 }
 
 /** An author as they spell themselves. Where a listing would cost more than the post, who writes a legal name means it. */
 function authorLike(channel: Channel, word: string): string | undefined {
   if (isName(word) && fs.existsSync(newestPath(channel))) return undefined;
   try {
-    const from = firstBy(channel, listMessages(channel).entries.toReversed(), word, () => true)?.from;
-    return from === undefined || /[,[\]]/.test(from) ? undefined : from;
+    return firstBy(channel, listMessages(channel).entries.toReversed(), word, () => true)?.from;
   } catch {
     return undefined; // nothing to fail for
   }
+}
+
+/** Whether a name, written into `to`, is read there as this one, and not as several or as everybody. */
+function isAddress(name: string | undefined): name is string {
+  return name !== undefined && name !== "" && !/[,[\]]/.test(name) && !isEverybody(name);
 }
 
 function isStranger({ members }: Meta, name: string): boolean {

@@ -18,6 +18,23 @@ test("post: prints number and file, for whom, the bytes written, and the absolut
   assert.equal(lines[1], `  to bob; 5 bytes, 2 lines; ${at("review", "0001-alice-schema-v0-2.md")}`);
 });
 
+test("post: an author called as everybody is, or with a comma, is not written to, and a reply to them says that it is for all", (t) => {
+  const { ok, chat, at } = sandbox(t);
+  ok(["init", "open"]);
+  for (const [i, name] of ["null", "x, y", "~"].entries()) {
+    fs.writeFileSync(at("open", `000${i + 1}-${["null", "x-y", "msg"][i]}-t.md`), `---\nseq: ${i + 1}\nfrom: ${name}\nto: all\n---\nb\n`);
+    if (name.includes(",")) continue; // two, where it is said whom to write to
+    for (const command of [["post", "open", "--body", "b", "--to"], ["task", "open", "t", "--for"]])
+      assert.notEqual(chat([...command, name, "--as", "alice"]).status, 0, `${command[0]} ${name}`);
+  }
+  for (const [i, name] of ["null", "x, y", "~"].entries()) {
+    const { status, stdout, stderr } = chat(["post", "open", "--as", "alice", "--reply", `${i + 1}`, "--body", "b"]);
+    assert.deepEqual([status, /^  to all;/m.test(stdout)], [0, true]);
+    assert.equal(stderr, `agent-chat: "${name}" cannot be written to: the reply is for all\n`);
+  }
+  assert.deepEqual(fs.readdirSync(at("open")).filter((name) => name.startsWith("task")), []);
+});
+
 test("post: the file is the header in the reference's order, then the body", (t) => {
   const { ok, at } = review(t);
   ok(["post", "review", "--from", "alice", "--body", "one"]);
