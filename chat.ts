@@ -2367,9 +2367,9 @@ async function renumberAll(
 
 /** What another user keeps closed could not follow, and a change once decided stops everybody until it could. */
 function assertMovable(channel: Channel, moves: readonly Move[]): void {
-  for (const name of namesIn(path.join(channel.path, ".cursors")))
-    if (name.endsWith(".txt")) readCursor(channel, name.slice(0, -".txt".length) as Name);
   const { R_OK, W_OK } = fs.constants;
+  const cursors = path.join(channel.path, ".cursors");
+  for (const name of namesIn(cursors)) if (name.endsWith(".txt")) assertAllowed(path.join(cursors, name), R_OK);
   for (const { from, files, keep } of moves) {
     assertAllowed(path.join(channel.path, from), R_OK);
     for (const file of files) {

@@ -267,7 +267,7 @@ test("renumber: where another user's cursor or attachments could not follow it i
   assert.match(run("renumber", "r"), /^1 .*could not renumber "r": permission denied \(EACCES, access ".*0001\/y"\)/);
   fs.chmodSync(at("one", "r", "_files", "0001", "y"), 0o644);
   fs.writeFileSync(at("one", "r", ".cursors", "zed.txt"), "1", { mode: 0o600 });
-  assert.match(run("renumber", "r"), /^1 .*could not renumber "r": permission denied \(EACCES, open ".*zed\.txt"\)/);
+  assert.match(run("renumber", "r"), /^1 .*could not renumber "r": permission denied \(EACCES, access ".*zed\.txt"\)/);
   assert.deepEqual([files("one"), fs.readdirSync(at("one", "r", ".cursors"))], [["0001-a-x.md", "0001-b-x.md"], ["zed.txt"]]);
   assert.equal(run("post", "r", "--from", "c", "--body", "goes on"), "0 ");
   fs.chmodSync(at("one", "r", ".cursors", "zed.txt"), 0o644);
