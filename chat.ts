@@ -4262,8 +4262,10 @@ function assertFree(channel: Channel, id: string, name: Name): void {
   const files = taskFiles(channel);
   const task = tasksNamed(channel, id).find(({ owner }) => owner === null) ?? startOver();
   assertOpenTo(channel, task, name);
-  if (task.state === "blocked" && task.title === HALF_WRITTEN)
-    throw new ChatError("blocked", `task-${id} is half-written, its header does not end: ${from}`);
+  if (task.state === "blocked" && isHalfWritten(readIfPossible(from))) {
+    const mend = "where nobody is writing it any more, end its header with a line ---";
+    throw new ChatError("blocked", `task-${id} is half-written, its header does not end: ${from}`, mend);
+  }
   const first = task.after.filter((other) => !isDone(files, other));
   if (first.length === 0) return;
   const names = first.map((other) => `task-${other}${files.has(other) ? "" : " (not there)"}`);

@@ -314,6 +314,8 @@ test("tasks: one that is half-written is for nobody yet, for the rest may say fo
     fails(2, "timeout", "wait", "r", "--tasks", "--as", "bob", "--timeout", "0");
   }
   assert.match(ok(["tasks", "r"]), /\n {2}blocked {2}task-1 {2}\(half-written: its header does not end\)\n$/);
+  put("task-2.md", "---\ntitle: (half-written: its header does not end)\nafter: 9\n---\n"); // only called so
+  assert.match(fails(3, "blocked", "claim", "r", "2", "--as", "bob"), /^task-2 comes after task-9 \(not there\)/);
   const waiting = start(["claim", "r", "1", "--wait", "--as", "carol", "--timeout", "10"]);
   await until("it waits", () => fs.existsSync(at("r", ".cursors", "carol.wait")));
   put("task-1.md", "---\nfor: carol\n---\n");
