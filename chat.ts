@@ -2265,7 +2265,7 @@ function translated(cursor: Cursor, { moves, shared, fresh }: Renumbering): Curs
   const both = new Set(shared);
   const shown = moves.filter(({ from }) => holds(cursor, toEntry(from), both));
   const names = new Set(moves.map(({ from }) => from));
-  const numbers = [...fresh, ...moves.map(({ from }) => toEntry(from).seq)];
+  const numbers = [...fresh, ...moves.flatMap(({ from, to }) => [toEntry(from).seq, toEntry(to).seq])];
   const added = shown.map(({ to }) => [toEntry(to).seq, toEntry(to).seq] as const);
   const files = [...cursor.files].filter((name) => !names.has(name));
   return toCursor([...without(cursor.ranges, numbers), ...added], files);

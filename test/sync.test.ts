@@ -58,6 +58,21 @@ test("sync: what was not pushed is put after what was, with its answers, its att
   assertLinear(net);
 });
 
+test("sync: a number that the reference marked with nothing under it does not hide the message that gets it", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.post("ann", "theirs"); // #1
+  there.post("cat", "mine"); // #1 too
+  for (const file of ["0002-dan-x.md", "0003-dan-y.md"]) fs.writeFileSync(there.at("review", file), "");
+  fs.mkdirSync(there.at("review", ".cursors"), { recursive: true });
+  fs.writeFileSync(there.at("review", ".cursors", "bob.txt"), "3");
+  there.post("cat", "more"); // #4
+  here.sync();
+  there.sync();
+  assert.ok(there.files().includes("0003-cat-more.md"));
+  assert.deepEqual([there.read("bob"), there.read("bob")], [["theirs", "more"], []]);
+});
+
 test("sync: a title in two places at once keeps both messages, and who posts meanwhile is after all of them", (t) => {
   const net = fleet(t);
   const [here, there] = pair(net);
