@@ -1342,9 +1342,7 @@ export async function createChannel(
   );
   signal?.throwIfAborted();
   await explainingLater(`create channel ${quoted(legal)}`, async () => {
-    const there = isChannel(channel.path)
-      ? channel
-      : listChannels(base).find((other) => foldName(other.name) === legal);
+    const there = isChannel(channel.path) ? channel : channelLike(base, legal);
     if (there !== undefined) throw existsAlready(there); // two of one name in other case would be two mailboxes
     makeFolder(path.join(channel.path, ".cursors"));
     tellGit(base, sharedCursors);
@@ -1352,6 +1350,16 @@ export async function createChannel(
     flushFolder(channel.path);
   });
   return channel;
+}
+
+/** One whose name differs in case only, as far as the root may be listed. */
+function channelLike(root: string, name: string): Channel | undefined {
+  try {
+    return listChannels(root).find((other) => foldName(other.name) === name);
+  } catch (error) {
+    if (isCode(error, "no_access")) return undefined;
+    throw error;
+  }
 }
 
 /** What git is to leave out, and to leave as it is. Files that are there stay. */

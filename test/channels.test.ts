@@ -331,6 +331,18 @@ test("read: a link to nowhere in the place of the cursors is not taken for a cha
   assert.match(stderr, /could not mark .* \(ENOENT, \w+ "\S+\/\.cursors"\); you will be shown these again/);
 });
 
+test("init: makes a channel in a root that may be written, and not listed", (t) => {
+  const { ok, bash } = sandbox(t);
+  ok(["init", "r"]);
+  const { stdout, stderr } = bash(`chmod 733 "$AGENT_CHAT_ROOT"; chmod 755 "$AGENT_CHAT_ROOT/.."
+    as() { setpriv --reuid 65534 --clear-groups "$@"; }
+    as true 2>/dev/null || { echo skip; exit; }
+    for name in r new; do as "${process.execPath}" "${BIN}" init $name; echo "exit $?"; done`);
+  if (stdout === "skip\n") return;
+  assert.match(stdout, /^exit 1\ncreated channel 'new' .*\nexit 0\n$/);
+  assert.match(stderr, /channel "r" already exists/);
+});
+
 test("channels, roster: a message that cannot be read, or is none, does not look like no message", (t) => {
   const { ok, chat, at } = sandbox(t);
   ok(["init", "r"]);
