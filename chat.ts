@@ -230,7 +230,7 @@ function codeOf(error: unknown): string {
 }
 
 const NO_ACCESS = "choose a root you may write (--root DIR inside the workspace), or allow this folder in the sandbox";
-const IN_THE_WAY = "move away what is there in the place of a folder, then run it again";
+const IN_THE_WAY = "give another path, or move away what is there in the place of a folder, then run it again";
 const DENIED = "ERR_ACCESS_DENIED"; // by Node itself, run with --permission, which forbids every fsync
 const NO_HOME = "give --root DIR, or set HOME";
 const SYSTEM: Readonly<Record<string, readonly [ErrorCode, string | undefined]>> = {

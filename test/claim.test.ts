@@ -113,7 +113,7 @@ test("claim: a file in the place of a folder is said, with what to do about it",
   for (const command of [["claim", "r", "1"], ["cursor", "r", "--set", "all"], ["status", "r", "--set", "busy"]]) {
     const { status, stderr } = chat([...command, "--as", "bob"]);
     assert.equal(status, 1);
-    assert.match(stderr, /\/r\/\.(tasks|cursors)"\)\n {2}try: move away what is there in the place of a folder/);
+    assert.match(stderr, /\/r\/\.(tasks|cursors)"\)\n {2}try: give another path, or move away what is there in the place of a folder/);
   }
 });
 
