@@ -2375,25 +2375,35 @@ async function renumberAll(
 
 /** What another user keeps closed could not follow, and a change once decided stops everybody until it could. */
 function assertMovable(channel: Channel, moves: readonly Move[]): void {
-  const { R_OK, W_OK } = fs.constants;
+  const { F_OK, R_OK, W_OK } = fs.constants;
   const cursors = path.join(channel.path, ".cursors");
-  for (const name of namesIn(cursors)) if (name.endsWith(".txt")) assertAllowed(path.join(cursors, name), R_OK);
+  for (const name of namesIn(cursors)) if (name.endsWith(".txt")) assertAllowed(path.join(cursors, name), R_OK, true);
   for (const { from, files, keep } of moves) {
-    assertAllowed(path.join(channel.path, from), R_OK);
+    assertAllowed(path.join(channel.path, from), R_OK, true);
     for (const file of files) {
       const source = path.join(filesPath(channel, toEntry(from).seq), file);
-      if (keep) assertAllowed(source, R_OK);
-      else assertAllowed(path.dirname(source), W_OK);
+      assertAllowed(source, keep ? R_OK : F_OK, !keep);
+      if (!keep) assertAllowed(path.dirname(source), W_OK);
     }
   }
 }
 
-function assertAllowed(file: string, mode: number): void {
+function assertAllowed(file: string, mode: number, moves = false): void {
   try {
     fs.accessSync(file, mode);
+    if (moves) assertNotKept(file);
   } catch (error) {
     if (!isCode(error, "ENOENT")) throw error; // what is not there is passed over
   }
+}
+
+/** From a folder with the sticky bit only the owner of a file, or of the folder, may move it. */
+function assertNotKept(file: string): void {
+  const folder = path.dirname(file);
+  const { mode, uid } = fs.statSync(folder);
+  if ((mode & 0o1000) === 0 || [0, uid, fs.lstatSync(file).uid].includes(process.geteuid?.() ?? 0)) return;
+  const message = `${quoted(file)} belongs to another user, and the sticky bit of its folder keeps it where it is`;
+  throw new ChatError("no_access", message, `let its owner run it, or chmod -t ${shellWord(folder)}`);
 }
 
 /** Every step may have been done before, by who died after it. */

@@ -271,8 +271,14 @@ test("renumber: where another user's cursor or attachments could not follow it i
   assert.deepEqual([files("one"), fs.readdirSync(at("one", "r", ".cursors"))], [["0001-a-x.md", "0001-b-x.md"], ["zed.txt"]]);
   assert.equal(run("post", "r", "--from", "c", "--body", "goes on"), "0 ");
   fs.chmodSync(at("one", "r", ".cursors", "zed.txt"), 0o644);
+  for (const folder of [at("one", "r", ".cursors"), at("one", "r")]) {
+    fs.chmodSync(folder, 0o1777);
+    assert.match(run("renumber", "r"), /^1 .*(zed\.txt|0001-b-x\.md)" belongs to another user, and the sticky bit .*\n.*chmod -t/);
+    assert.equal(run("post", "r", "--from", "c", "--key", "again", "--body", "still goes on"), "0 ");
+    fs.chmodSync(folder, 0o777);
+  }
   assert.equal(run("renumber", "r"), "0 ");
-  assert.deepEqual(files("one").slice(0, 3), ["0001-a-x.md", "0002-c-goes-on.md", "0003-b-x.md"]);
+  assert.deepEqual(files("one").filter((name) => !name.includes("-c-")), ["0001-a-x.md", "0004-b-x.md"]);
 });
 
 test("renumber, join, claim: by a user with a closed umask, what is open to others stays so, and they go on", { skip: (process.getuid?.() !== 0 || spawnSync("setpriv", ["--version"]).status !== 0) && "needs root and setpriv" }, (t) => {
