@@ -1856,18 +1856,20 @@ function recipients(channel: Channel, { members }: Meta, words: readonly string[
   assertList("recipients", words);
   if (words.some((word) => ["all", "*"].includes(foldName(word)))) return []; // not null: that was an accident
   const member = (word: string): string | undefined => members.find((name) => foldName(name) === foldName(word));
+  let listed: readonly Entry[] | undefined;
+  const newestFirst = (): readonly Entry[] => (listed ??= listMessages(channel).entries.toReversed());
   const spelled = (word: string): string => {
-    const name = member(word) ?? authorLike(channel, word);
+    const name = member(word) ?? authorLike(channel, newestFirst, word);
     return isAddress(name) ? name : parseName("recipient", word);
   };
   return [...new Set(words.map(spelled))];
 }
 
 /** An author as they spell themselves. Where a listing would cost more than the post, who writes a legal name means it. */
-function authorLike(channel: Channel, word: string): string | undefined {
+function authorLike(channel: Channel, newestFirst: () => readonly Entry[], word: string): string | undefined {
   if (isName(word) && fs.existsSync(newestPath(channel))) return undefined;
   try {
-    return firstBy(channel, listMessages(channel).entries.toReversed(), word, () => true)?.from;
+    return firstBy(channel, newestFirst(), word, () => true)?.from;
   } catch {
     return undefined; // nothing to fail for
   }
@@ -1915,9 +1917,12 @@ function strangersAmong(
   const known = [...members, ...cursorNames(channel)];
   const isAmong = (name: string, all: readonly string[]): boolean =>
     all.some((other) => foldName(other) === foldName(name));
-  const strangers = names.filter(
-    (name) => !isAmong(name, known) && !hasPosted(channel, name) && !hasTasks(channel, name),
-  );
+  const unknown = names.filter((name) => !isAmong(name, known));
+  const entries = unknown.length === 0 ? [] : listMessages(channel).entries;
+  const silent = unknown.filter((name) => !hasPosted(channel, entries, name));
+  // who has made or taken a task is told of its end, and can be asked about it
+  const workers = silent.length === 0 ? [] : listTasks(channel).flatMap(({ from, owner }) => [from, owner ?? ""]);
+  const strangers = silent.filter((name) => !isAmong(name, workers));
   const others = known.filter((other) => !isAmong(other, [...names, ...besides])); // nobody is meant twice
   return strangers.map((name) => {
     const near = nearest(name, others);
@@ -1931,18 +1936,12 @@ function refuseRecipient(channel: Channel, { members }: Meta, { name, near, hint
   throw new ChatError("unknown_recipient", visible(message), mend, near === undefined ? undefined : [name, near]);
 }
 
-function hasPosted(channel: Channel, name: string): boolean {
-  const { entries } = listMessages(channel);
+function hasPosted(channel: Channel, entries: readonly Entry[], name: string): boolean {
   try {
     return firstBy(channel, entries, name, () => true) !== undefined;
   } catch {
     return true; // a file that bears the name, and cannot be read: it may be theirs, and is nothing to fail for
   }
-}
-
-/** Whether an agent has made or taken a task: who is told of its end can be asked about it. */
-function hasTasks(channel: Channel, name: string): boolean {
-  return listTasks(channel).some(({ from, owner }) => [from, owner ?? ""].map(foldName).includes(foldName(name)));
 }
 
 /** The first of an agent's messages that is as asked; only files that bear its name are opened. Throws the system's error. */
@@ -7603,7 +7602,7 @@ async function pulling(call: Call, every: number | undefined, body: () => Promis
 
 /** Of those whom a wait names, who has neither posted nor read, and may be mistyped. */
 function noteUnknown(call: Call, channel: Channel, names: readonly string[]): void {
-  const named = names.filter((name) => !["", "all", "*"].includes(foldName(name))); // those are refused
+  const named = names.filter((name) => foldName(name) !== "" && !isEverybody(name)); // those are refused
   const strangers = (): Stranger[] => strangersAmong(channel, readMeta(channel), named, [call.agent()]);
   for (const { name, hint } of explaining(`look for ${named.join(", ")}`, strangers))
     call.note(`${quoted(name)} has never posted or read in "${channel.name}"${hint}`);
