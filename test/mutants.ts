@@ -125,7 +125,7 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "borders without a token of the run",
-    from: "const token = nonce().slice(0, 8);",
+    from: "const token = nonce().slice(0, TOKEN_LIKE.length);",
     to: 'const token = "abcd1234";',
     tests: ["hostile", "read"],
   },
