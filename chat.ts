@@ -2063,11 +2063,15 @@ function readCursor(channel: Channel, agent: Name): CursorFile {
   }
 }
 
-/** The reference empties a cursor before it writes it: one that is empty is looked at again for a moment (SPEC 6.3). */
+/**
+ * The reference empties a cursor before it writes it: one that has just been emptied is looked at again for a moment (SPEC
+ * 6.10). One that stays empty, as of a writer who was killed, delays nobody.
+ */
 function readWritten(file: string): ReturnType<typeof readRegular> {
   for (let waited = 0; ; waited += 5) {
     const found = readRegular(file);
     if (typeof found === "string" || found.bytes.length > 0 || waited >= WRITING_MS) return found;
+    if (Math.abs(Date.now() - found.stat.mtimeMs) >= FRESH_MS) return found;
     pause(5);
   }
 }
@@ -3297,7 +3301,7 @@ const SECONDS_MAX = 1e9; // every wait has an end, and one that a date can tell
 const AGE_MAX_S = 1e11; // what is said to last, or to have lasted: a million days, and a year of four digits
 const INTERVAL_MIN_S = 0.02;
 const INTERVAL_MAX_S = 60;
-const FRESH_MS = 2_000; // a folder's mtime may be this coarse: one so young may hide a second change
+const FRESH_MS = 2_000; // an mtime may be this coarse: one so young may hide a second change
 const RELIST_MS = 5_000; // for file systems whose mtime does not tell; in a large folder 1 for each name, which costs less
 const OWNER_MS = 5_000; // between looks at who started a wait
 const HALF_WRITTEN_MS = 2_000; // a file that is still no message after this long is named

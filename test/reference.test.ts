@@ -269,6 +269,11 @@ test("reference: a cursor that it is still writing is not taken for an empty one
   });
   const { messages, notes } = read(openChannel(root, "r"), "bob");
   assert.deepEqual([messages.map(({ seq }) => seq), notes], [[2], []]);
+  fs.writeFileSync(file, ""); // and as who was killed left it
+  fs.utimesSync(file, 1, 1);
+  looks = 3;
+  assert.equal(read(openChannel(root, "r"), "bob").messages.length, 2);
+  assert.equal(looks, 4, "nobody waits for that");
 });
 
 test("reference: where numbers are high and messages few, no number is given twice", { skip }, async (t) => {
