@@ -5359,8 +5359,8 @@ interface Sync {
   here: string | undefined; // the commit of the branch
   there: string | undefined; // that of the remote's
   incoming: string; // the one that is being taken in
-  last: string | undefined; // where the remote was when it was last seen
-  gone: readonly TreeRow[]; // what it had then, and has no more: it may have another number
+  last: string | undefined; // where the remote was when all of it was here
+  gone: readonly TreeRow[]; // what it had then, and has no more, or not as it was: it may have another number
 }
 
 /** A file of a commit that differs in another. */
@@ -5447,7 +5447,7 @@ async function syncNow(run: Sync): Promise<void> {
   const { repo, how } = run;
   const { tries = SYNC_TRIES } = how;
   Object.assign(run, await ends(repo));
-  run.last = run.there;
+  run.last = await lastKnown(run);
   await assertOursHere(run);
   if (run.here === undefined) await git(repo, ["read-tree", "--empty"]);
   else await indexAsHead(run);
@@ -5542,7 +5542,8 @@ const PUSHED_FIRST =
 /** False where somebody pushed first. */
 async function push(run: Sync): Promise<boolean> {
   const { repo, here, there } = run;
-  if (here === undefined || here === there) return true;
+  if (here === undefined) return true;
+  if (here === there) return (keepKnown(repo, here), true);
   run.sent.splice(0, Infinity, ...(await messagesSince(run, there, here)));
   const args = ["push", "--no-verify", "--no-signed", "--progress", repo.url, `${here}:${repo.upstream}`];
   const ran = await tryGit(repo, args, { remote: true }).catch((error: unknown) => {
@@ -5553,6 +5554,7 @@ async function push(run: Sync): Promise<boolean> {
   if (ran.code === 0) {
     await git(repo, ["update-ref", repo.tracking, here]);
     run.there = here;
+    keepKnown(repo, here);
     return true;
   }
   const inTheWay = /Unable to create|cannot create|Permission denied/.test(ran.err);
@@ -5581,6 +5583,19 @@ const incomingPath = ({ dir }: { readonly dir: string }): string => path.join(di
 
 const NONE_HERE = "none of it is here"; // of a branch that a work tree was made for: it is taken in as if it came
 
+// Where the remote was when all of it was here. What git keeps of it goes back with a remote that is set back; what was
+// pushed before would be taken for new by every machine that has it, and be sent by each under another number.
+const knownPath = ({ dir }: { readonly dir: string }): string => path.join(dir, "agent-chat-known");
+
+async function lastKnown({ repo, there }: Sync): Promise<string | undefined> {
+  const oid = readIfPossible(knownPath(repo)).trim();
+  return oid === "" || oid === there ? there : ((await oidOf(repo, oid)) ?? there);
+}
+
+function keepKnown(repo: Repo, oid: string): void {
+  if (readIfPossible(knownPath(repo)).trim() !== oid) writeWhole(knownPath(repo), `${oid}\n`);
+}
+
 async function finishIncoming(run: Sync): Promise<void> {
   const [, oid, how] = /^([0-9a-f]{40,64})(?: (.*))?$/m.exec(readIfPossible(incomingPath(run.repo))) ?? [];
   if (oid === undefined) return;
@@ -5605,7 +5620,8 @@ async function takeIn(run: Sync, theirs: string): Promise<void> {
   for (const file of hiddenIn(splitRows(await git(repo, ["ls-files", "-t", "-z"])))) run.hidden.add(file);
   const rows = await rowsOf(repo, base, theirs);
   const since = run.last === undefined || run.last === base ? rows : await rowsOf(repo, run.last, theirs);
-  run.gone = since.filter(({ after }) => after === undefined);
+  run.gone = since.filter(({ before }) => before !== undefined);
+  if (here !== undefined && base !== here) await putBackOwn(run, base, here);
   const changes = await changesOf(run, rows, theirs);
   for (const channel of new Set(changes.map(({ place }) => place.channel))) {
     const own = changes.filter(({ place }) => place.channel === channel);
@@ -5614,6 +5630,8 @@ async function takeIn(run: Sync, theirs: string): Promise<void> {
   }
   await moveBranch(run, theirs);
   await readIndex(run);
+  const isAfter = run.last === undefined || run.last === base || (await baseOf(repo, run.last, theirs)) === run.last;
+  if (isAfter) keepKnown(repo, theirs);
   removeIfPresent(fs.unlinkSync, incomingPath(repo));
 }
 
@@ -6059,7 +6077,8 @@ async function takeTaskChanges(taking: Taking, id: string, changes: readonly Cha
   }
   if (isSameMap(mine, after)) return;
   const changedHere = !isSameMap(mine, before);
-  if (changedHere && before.size === 0 && mine.size > 0) {
+  const isSame = [...mine.values()].some((oid) => [...after.values()].includes(oid)); // its text never changes
+  if (changedHere && before.size === 0 && mine.size > 0 && !isSame) {
     const to = renameTask(taking, id, [...mine.keys()]);
     run.notes.add(`${channel.name}: task-${id} was made on both sides: the one from here is task-${to} now`);
     mine.clear();
@@ -6367,6 +6386,15 @@ async function putBack(run: Sync, gone: readonly string[], found: News, here: st
     if (id !== undefined && moved.has(`${channel} ${id}`)) found.removed.push(file);
     else if (id !== undefined && bytes !== undefined) await putBackOne(run, channelIn(root, channel), file, bytes);
   }
+}
+
+/** A message that was committed here, not pushed, and is gone: no side has it any more once the branch is theirs. */
+async function putBackOwn(run: Sync, base: string | undefined, here: string): Promise<void> {
+  const rows = await rowsOf(run.repo, base, here);
+  const isGone = ({ path: file, after }: TreeRow): boolean =>
+    after !== undefined && placeOf(run.root, file)?.kind === "message" && !fs.existsSync(path.join(run.root, file));
+  const gone = rows.filter(isGone).map(({ path: file }) => file);
+  await putBack(run, gone, { added: [], changed: new Set(), removed: [] }, here);
 }
 
 async function putBackOne(run: Sync, channel: Channel, file: string, bytes: Buffer): Promise<void> {

@@ -322,3 +322,54 @@ test("sync: a remote branch that was rewritten, set back or deleted loses nothin
   here.sync();
   assert.equal(net.git(net.remote, "rev-parse", "main"), here.git("rev-parse", "HEAD"));
 });
+
+test("sync: what a remote had before it was set back is there once, though each machine looks before the others push it again", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  const empty = net.git(net.remote, "rev-parse", "main").trim();
+  for (const title of ["a", "b"]) here.post("ann", title);
+  here.ok(["task", "review", "work", "--as", "ann"]);
+  here.sync();
+  there.sync();
+  assert.deepEqual(there.read("dan"), ["a", "b"]);
+  net.git(net.remote, "update-ref", "refs/heads/main", empty);
+  const other = net.joined("other");
+  there.ok(["read", "review", "--as", "dan", "--sync"]); // it fetches a branch that has lost them
+  there.git("fetch", "-q");
+  other.post("cat", "x");
+  other.sync();
+  here.ok(["claim", "review", "1", "--as", "ann"]);
+  for (const machine of [here, there, here, other]) machine.sync();
+  assert.deepEqual(other.files(), ["0001-cat-x.md", "0002-ann-a.md", "0003-ann-b.md"]);
+  assert.deepEqual([here.files(), there.files()], [other.files(), other.files()]);
+  assert.deepEqual(there.read("dan"), ["x"]);
+  const tasks = fs.readdirSync(there.at("review")).filter((file) => file.startsWith("task-"));
+  assert.deepEqual(tasks, ["task-1.CLAIMED-ann.md"]);
+});
+
+test("sync: a message that was committed and could not be pushed is put back, though others pushed meanwhile", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  here.post("ann", "mine");
+  here.git("add", "-A");
+  here.git("commit", "-q", "-m", "by hand");
+  fs.unlinkSync(here.at("review", "0001-ann-mine.md"));
+  there.post("bob", "theirs");
+  there.sync();
+  assert.match(here.sync().notes.join("\n"), /0001-ann-mine\.md had been deleted here: it was put back/);
+  there.sync();
+  assert.deepEqual(here.files(), ["0001-bob-theirs.md", "0002-ann-mine.md"]);
+  assert.deepEqual(there.files(), here.files());
+});
+
+test("sync: a message that was edited by hand there is kept as it was, once, however many machines had it", (t) => {
+  const net = fleet(t);
+  const [here, there] = pair(net);
+  const other = net.joined("other");
+  here.post("ann", "a");
+  for (const machine of [here, there, other]) machine.sync();
+  fs.appendFileSync(here.at("review", "0001-ann-a.md"), "and more\n");
+  for (const machine of [here, there, other, here, there]) machine.sync();
+  assert.deepEqual(other.files(), ["0001-ann-a.md", "0002-ann-a.md"]);
+  assert.deepEqual([here.files(), there.files()], [other.files(), other.files()]);
+});
