@@ -4985,15 +4985,26 @@ async function openRepo(root: string, { remote, signal, timeout = SILENCE_S }: S
   return { ...place, dir: tree.dir, branch, remote: chosen, url, upstream, tracking, ours, settled };
 }
 
-/** Named is a branch that has the commit, if there is one: as after `submodule update`. */
+/** Named is a branch that has the commit, if there is one: as after `submodule update`. Else what was committed is kept. */
 async function onNone(place: GitPlace): Promise<ChatError> {
   const args = ["for-each-ref", "--format=%(refname)", "--contains", "HEAD", "refs/heads", "refs/remotes"];
   const ran = await tryGit(place, args);
   if (ran.code !== 0) return gitError(place, args, ran, false); // the branch is damaged
-  const found = ran.out.toString();
-  const branch = /^refs\/(?:heads|remotes\/[^/]+)\/(?!HEAD$)(.+)$/m.exec(found)?.[1] ?? "BRANCH";
-  const mend = `git -C ${shellWord(place.cwd)} switch ${shellWord(branch)}`;
+  const branch = /^refs\/(?:heads|remotes\/[^/]+)\/(?!HEAD$)(.+)$/m.exec(ran.out.toString())?.[1];
+  const at = `git -C ${shellWord(place.cwd)}`;
+  const mend = branch === undefined ? await toNone(place, at) : `${at} switch ${shellWord(branch)}`;
   return new ChatError("no_repo", `${place.cwd} is on no branch`, mend);
+}
+
+/** How a branch gets a commit that none has. */
+async function toNone(place: GitPlace, at: string): Promise<string> {
+  const branches = async (...which: string[]): Promise<string | undefined> =>
+    (await tryGitLine(place, ["for-each-ref", "--format=%(refname:lstrip=2)", ...which, "refs/heads"]))?.split("\n")[0];
+  const before = await branches("--merged", "HEAD");
+  if (before) return `${at} switch -C ${shellWord(before)}`; // nothing of it goes
+  const other = await branches();
+  const oid = await gitLine(place, ["rev-parse", "--short", "HEAD"]);
+  return other ? `${at} switch ${shellWord(other)} && ${at} merge ${oid}` : `${at} switch -c main`;
 }
 
 /** A relative path is meant from the repository, and git takes it from the work tree. */

@@ -265,6 +265,33 @@ test("sync: on no branch, as a submodule is, it names one that has the commit", 
   ac("one", "sync");
 });
 
+test("sync: on no branch, with commits that none has, what it says keeps them", (t) => {
+  const { ac, git, fails, enter } = synced(t);
+  enter("two");
+  for (const key of ["name", "email"]) git("two", "config", `user.${key}`, "u@x");
+  const commitOne = (body: string): void => {
+    git("two", "checkout", "-q", "--detach");
+    ac("two", "post", "r", "--as", "bob", "--body", body);
+    git("two", "add", "-A");
+    git("two", "commit", "-q", "-m", "by hand");
+  };
+  const mended = (): void => {
+    const { try: mend } = fails("two", 1, "no_repo", "sync");
+    assert.equal(spawnSync("sh", ["-c", mend]).status, 0, mend);
+    ac("two", "sync");
+    ac("one", "sync");
+    assert.deepEqual(git("two", "rev-parse", "main"), git("one", "rev-parse", "main"));
+  };
+  commitOne("ahead");
+  mended();
+  commitOne("beside");
+  git("two", "checkout", "-q", "main");
+  git("two", "commit", "-q", "--allow-empty", "-m", "by hand");
+  git("two", "checkout", "-q", "--detach", "@{-1}");
+  mended();
+  assert.match(ac("one", "peek", "r", "-n", "9"), /\nahead\n[^]*\nbeside\n/);
+});
+
 test("sync: a work tree beside code that was moved with it is named, and what it says mends it", (t) => {
   const { ac, path: at, fails, git } = inCode(t);
   fs.renameSync(at("code"), at("moved"));
