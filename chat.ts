@@ -4970,6 +4970,7 @@ async function openRepo(root: string, { remote, signal, timeout = SILENCE_S }: S
   if (tree.top !== realFolder(root)) throw (await goesWithCode(bare, tree.top)) ?? twoWays(root, tree.top, config);
   const place = { ...bare, env: gitEnvironment(config) };
   assertIdle(root, tree.dir); // before the branch: a rebase is on none
+  if (config.get("core.sparsecheckout") === "true") throw sparse(root);
   if (branch === undefined) throw await onNone(bare);
   const names = remotesIn(config);
   const usual = config.get(`branch.${branch}.remote`) ?? (names.includes("origin") ? "origin" : names[0]);
@@ -4983,6 +4984,12 @@ async function openRepo(root: string, { remote, signal, timeout = SILENCE_S }: S
   const isAsked = chosen !== usual || upstream !== `refs/heads/${branch}`;
   const [ours, settled] = [says("agentchat"), says("agentchatkeep") || isAsked];
   return { ...place, dir: tree.dir, branch, remote: chosen, url, upstream, tracking, ours, settled };
+}
+
+/** What git keeps back looks like what was left out of a remote: it would be hidden without a word. */
+function sparse(root: string): ChatError {
+  const message = `${root} is a sparse checkout: git keeps back messages and channels that are there`;
+  return new ChatError("no_repo", message, `git -C ${shellWord(root)} sparse-checkout disable`);
 }
 
 /** Named is a branch that has the commit, if there is one: as after `submodule update`. Else what was committed is kept. */

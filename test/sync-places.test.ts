@@ -292,6 +292,15 @@ test("sync: on no branch, with commits that none has, what it says keeps them", 
   assert.match(ac("one", "peek", "r", "-n", "9"), /\nahead\n[^]*\nbeside\n/);
 });
 
+test("sync: a sparse clone, which would hide messages, is named, and what it says mends it", (t) => {
+  const { ac, git, news, fails } = synced(t);
+  git(".", "clone", "-q", "--sparse", "-b", "main", "hub.git", "two");
+  const { try: mend } = fails("two", 1, "no_repo", "sync");
+  assert.equal(spawnSync("sh", ["-c", mend]).status, 0, mend);
+  ac("two", "sync");
+  assert.deepEqual(news("two", "bob"), ["first"]);
+});
+
 test("sync: a work tree beside code that was moved with it is named, and what it says mends it", (t) => {
   const { ac, path: at, fails, git } = inCode(t);
   fs.renameSync(at("code"), at("moved"));
