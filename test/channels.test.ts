@@ -27,6 +27,11 @@ test("init: git ignores the lock and keeps the messages, as bytes", (t) => {
   fs.writeFileSync(at("r", "_seq.lock.abc", "x.draft"), "");
   fs.mkdirSync(at("r", ".cursors", "bob.lock"));
   fs.writeFileSync(at("r", ".cursors", "bob.lock", "x.draft"), "");
+  fs.writeFileSync(at("r", ".cursors", "bob.wait"), "");
+  for (const lock of ["_sync.lock", "_sync.lock.abc"]) {
+    fs.mkdirSync(at(lock));
+    fs.writeFileSync(at(lock, "x.draft"), "");
+  }
   const { stdout } = bash(`cd "$AGENT_CHAT_ROOT" && git init -q && git config core.autocrlf true && git add -A 2>/dev/null && git ls-files && git show :r/0001-alice-t.md | tail -2 | od -c | head -1`);
   assert.match(stdout, /^\.gitattributes\n\.gitignore\nr\/0001-alice-t\.md\nr\/_meta\.json\n0000000   a  \\r  \\n   b  \\n\n/);
 });
@@ -81,13 +86,15 @@ test("init: names that some system cannot keep are refused everywhere, with the 
     assert.match(stderr, /is not a name for a channel/);
   }
   assert.match(chat(["init", "A b"]).stderr, /try: agent-chat init a-b --root /);
+  assert.equal(chat(["init", "x".repeat(65)]).status, 64);
   assert.ok(!fs.existsSync(root), "nothing was made");
+  assert.equal(chat(["init", "x".repeat(64)]).status, 0);
 });
 
 test("channels: names that would leave the root are refused by every command", (t) => {
   const { ok, chat } = sandbox(t);
   ok(["init", "r"]);
-  for (const name of BAD) {
+  for (const name of [...BAD, " x", "-x"]) {
     for (const args of [["post", "--from", "a", "--body", "b"], ["read", "--as", "a"], ["wait", "--as", "a"], ["peek"], ["roster"]]) {
       assert.equal(chat([...args, "--", name]).status, 64, `${args[0]} ${JSON.stringify(name)}`);
     }
@@ -138,12 +145,18 @@ test("channels: random _meta.json never hides a channel or a message", (t) => {
   const { ok, at, chat } = sandbox(t);
   ok(["init", "r"]);
   ok(["post", "r", "--from", "alice", "--title", "t", "--body", "x"]);
-  for (const text of ["", "null", "[]", "3", '"x"', '{"members":"alice"}', '{"members":[1,null,{}]}', '{"topic":{"a":1}}', "\0\x01", "\ufeff{}", '{"members":["__proto__"]}']) {
+  const said = (text: string, command: readonly string[], problem: string): void => {
     fs.writeFileSync(at("r", "_meta.json"), text);
-    for (const args of [["channels"], ["roster", "r"], ["peek", "r"], ["read", "r", "--as", "bob", "--peek"]]) {
-      const { status, stderr } = chat(args);
-      assert.equal(status, 0, `${args.join(" ")} ${text}: ${stderr}`);
-    }
+    const { status, stderr } = chat(command);
+    const note = problem && `agent-chat: "${at("r", "_meta.json")}" ${problem}: the channel is taken as open\n`;
+    assert.deepEqual([status, stderr], [0, note], `${command.join(" ")} ${text}`);
+  };
+  const understood = ['{"topic":{"a":1}}', "\ufeff{}", '{"members":["__proto__"]}'];
+  const odd = ['{"members":"alice"}', '{"members":[1,null,{}]}'];
+  for (const text of ["", "null", "[]", "3", '"x"', "\0\x01", ...odd, ...understood]) {
+    const problem = odd.includes(text) ? "has members that are no names" : "is not a JSON object";
+    for (const command of [["channels"], ["roster", "r"]]) said(text, command, understood.includes(text) ? "" : problem);
+    for (const command of [["peek", "r"], ["read", "r", "--as", "bob", "--peek"]]) said(text, command, "");
   }
 });
 

@@ -146,7 +146,7 @@ test("cursor: a file that only shares the number is not a second message", (t) =
 test("cursor: names that were one file in the reference are two here", (t) => {
   const { ok, chat } = channel(t, 1);
   assert.match(ok(["read", "r", "--as", "dev-a"]), /body 1/);
-  for (const name of ["dev.a", "dév", "开发", "a--b", "a b", "x".repeat(41), "all", "con", "-a", "a-", ""]) {
+  for (const name of ["dev.a", "dév", "开发", "a--b", "a b", "x".repeat(41), "all", "null", "~", "con", "-a", "a-", ""]) {
     const { status, stderr } = chat(["read", "r", "--as", name]);
     assert.equal(status, 64, name);
     assert.ok(stderr.includes(`"${name}" is not a name of an agent`), stderr);

@@ -43,6 +43,11 @@ test("post: the file is the header in the reference's order, then the body", (t)
   const ts = String.raw`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d`;
   const want = `^---\nseq: 2\nfrom: bob\nto: alice\nreply_to: 1\nchannel: review\nts: ${ts}\nstatus: done\ntitle: ok\n---\ntwo\n$`;
   assert.match(text, new RegExp(want));
+  const ownTitle = (seq: number, from: string, to: string, title: string): RegExp =>
+    new RegExp(`^---\nseq: ${seq}\nfrom: ${from}\nto: ${to}\nchannel: review\nts: ${ts}\nstatus: discussion\ntitle: ${title}\n---\n${title}\n$`);
+  assert.match(fs.readFileSync(at("review", "0001-alice-one.md"), "utf8"), ownTitle(1, "alice", "all", "one"));
+  ok(["post", "review", "--from", "carol", "--to", "bob,alice", "--priority", "normal", "--body", "three"]);
+  assert.match(fs.readFileSync(at("review", "0003-carol-three.md"), "utf8"), ownTitle(3, "carol", "bob, alice", "three"));
 });
 
 test("post: ts is local time with its offset", (t) => {
@@ -76,6 +81,7 @@ test("post: a title in another script makes the slug msg, and accents are folded
   const { ok } = review(t);
   assert.match(ok(["post", "review", "--from", "alice", "--title", "日本", "--body", "x"]), /0001-alice-msg\.md/);
   assert.match(ok(["post", "review", "--from", "alice", "--title", "Übergabe", "--body", "x"]), /0002-alice-ubergabe\.md/);
+  assert.match(ok(["post", "review", "--from", "alice", "--title", "x".repeat(41), "--body", "x"]), /0003-alice-x{40}\.md/);
 });
 
 test("post: numbers go on past 9999 without a change of order", (t) => {

@@ -180,10 +180,17 @@ test("read: files that are no messages are named once, and block nothing", (t) =
   fs.writeFileSync(at("r", "0007-a-x.md"), "no header");
   fs.writeFileSync(at("r", "0008-a-x (conflicted copy).md"), "---\nseq: 8\n---\n");
   fs.writeFileSync(at("r", "0009-a-last.md"), "---\nseq: 9\nfrom: a\n---\nlast\n");
+  fs.writeFileSync(at("r", "0010-a-x.md"), "seq: 10\nfrom: a\n---\nnot a first line\n");
+  fs.writeFileSync(at("r", "0011-a-x.md"), "---\nfrom: a\n---\nno number\n");
+  const unnamed = ["0000-a-x.md", "00012-a-x.md", "0012--x.md", "0012-A-x.md", "0012-a_b-x.md", "012-a-x.md"];
+  for (const name of unnamed)
+    fs.writeFileSync(at("r", name), `---\nseq: ${Number.parseInt(name, 10)}\nfrom: a\n---\nnot so\n`);
   const { status, stdout, stderr } = chat(["read", "r", "--as", "bob"]);
   assert.equal(status, 0);
   assert.match(stdout, /one[^]*#2 [^]*last/);
-  for (const reason of [/0003-a-x\.md" is a folder/, /0004-a-x\.md" is a link/, /0005-a-x\.md" is a link/, /0006-a-x\.md" has a header that says seq 60/, /0007-a-x\.md" has no closed header/, /conflicted copy\)\.md" does not have the name of a message/]) {
+  assert.equal(stdout.match(/] #/g)?.length, 3);
+  const names = unnamed.map((name) => RegExp(`/${name}" does not have the name of a message`));
+  for (const reason of [...names, /0010-a-x\.md" has no closed header/, /0011-a-x\.md" has a header without a seq/, /0003-a-x\.md" is a folder/, /0004-a-x\.md" is a link/, /0005-a-x\.md" is a link/, /0006-a-x\.md" has a header that says seq 60/, /0007-a-x\.md" has no closed header/, /conflicted copy\)\.md" does not have the name of a message/]) {
     assert.equal(stderr.split("\n").filter((line) => reason.test(line)).length, 1, String(reason));
   }
   assert.equal(cursor(), "1-2,9-9");
@@ -199,7 +206,7 @@ test("read: a pipe with a message's name does not make it hang", (t) => {
 test("read: CRLF, a byte order mark, no final newline, extra keys, a missing to: all the same message", (t) => {
   const { ok, at } = channel(t);
   const head = ["---", "seq: 1", "from: alice", "to: carol", "x-extra: 1", "title: t", "---"];
-  const forms = { crlf: `${head.join("\r\n")}\r\nbody\r\n`, bom: `\ufeff${head.join("\n")}\nbody\n`, bare: head.join("\n"), spaced: `${head.join(" \n")}\nbody` };
+  const forms = { crlf: `${head.join("\r\n")}\r\nbody\r\n`, bom: `\ufeff${head.join("\n")}\nbody\n`, bare: head.join("\n"), spaced: `${head.join(" \n").replace(/: /g, "  :\t")}\nbody`, twice: `${head.join("\n").replace(/---$/, "to: bob\ntitle: u\nseq: 2\n---")}\nbody` };
   for (const text of Object.values(forms)) {
     fs.writeFileSync(at("r", "0001-alice-t.md"), text);
     assert.equal(ok(["read", "r", "--as", "bob", "--peek"]), "", "it is for carol");
@@ -212,9 +219,10 @@ test("read: CRLF, a byte order mark, no final newline, extra keys, a missing to:
 
 test("read: recipients in a file are compared without case, at-signs, brackets or quotes", (t) => {
   const { ok, at } = channel(t);
-  const lists = ["Bob", "@bob", "[carol, BOB]", '["carol", "bob"]', "carol,bob", "ALL", "*", "[]", "carol, all", "all"];
+  const lists = ["Bob", "@bob", "[carol, BOB]", '["carol", "bob"]', "carol,bob", "ALL", "*", "[]", "carol, all", "all", "", "null", "~", "\n- carol\n- bob", "\n  - 'Bob'\n  - carol"];
   lists.forEach((to, i) => fs.writeFileSync(at("r", `${String(i + 1).padStart(4, "0")}-a-x.md`), `---\nseq: ${i + 1}\nfrom: a\nto: ${to}\n---\nx`));
   assert.equal(seqs(ok(["read", "r", "--as", "bob", "--json"])).length, lists.length);
+  assert.equal(seqs(ok(["read", "r", "--as", "dave", "--json"])).length, lists.filter((to) => !/bob/i.test(to)).length);
 });
 
 test("read: only the first block is the header, and the body comes back byte for byte", (t) => {
