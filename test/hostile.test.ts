@@ -358,31 +358,37 @@ import json, sys, yaml
 for path in json.load(sys.stdin):
     head = open(path, encoding="utf-8", newline="").read().split("\\n---\\n", 1)[0]
     found = yaml.safe_load(head + "\\n")
-    print(json.dumps({"keys": list(found), "title": found["title"], "status": found["status"]}))
+    print(json.dumps({"keys": list(found), **{key: found[key] for key in ("title", "status", "key", "channel")}}))
 `;
 
-test("yaml: a real parser reads every title and status back as the same string, and no key more", async (t) => {
+test("yaml: a real parser reads every title, status, key and channel back as the same string, and no more", async (t) => {
   if (spawnSync("python3", ["-c", "import yaml"]).status !== 0) return t.skip("needs python3 with PyYAML");
-  const { channel } = await makeChannel(t);
+  const { box } = await makeChannel(t);
   const roll = dice(6);
   const titles = [...NASTY, ...many(60 * ROUNDS, () => wild(roll, 8))];
+  const channel = await chat.createChannel(box.root, "1.0"); // a number, to YAML
   const files: string[] = [];
-  for (const title of titles)
-    files.push((await chat.post(channel, { from: "alice", title, status: title, body: "b" })).message.path);
+  for (const [i, title] of titles.entries()) {
+    const key = folded(title).trim() === "" ? "null" : title;
+    files.push((await chat.post(channel, { from: `a${i}`, title, status: title, key, body: "b" })).message.path);
+  }
   const { stdout, stderr } = spawnSync("python3", ["-c", READ_YAML], {
     input: JSON.stringify(files),
     encoding: "utf8",
     maxBuffer: 1 << 28,
   });
   assert.equal(stderr, "");
-  const keys = ["seq", "from", "to", "channel", "ts", "status", "title"];
-  const want = titles.map((title) => folded(title).toWellFormed());
+  const keys = ["seq", "from", "to", "channel", "ts", "status", "title", "key"];
+  const want = titles.map((text) => {
+    const title = folded(text).toWellFormed();
+    return { title, status: title, key: title.trim() || "null", channel: "1.0" };
+  });
   assert.deepEqual(
     rows(stdout),
-    want.map((title) => ({ keys, title, status: title })),
+    want.map((values) => ({ keys, ...values })),
   );
   assert.deepEqual(
-    chat.lastMessages(channel, Infinity).messages.map(({ title }) => title),
+    chat.lastMessages(channel, Infinity).messages.map(({ title, status, key, channel }) => ({ title, status, key, channel })),
     want,
     "and so do we",
   );

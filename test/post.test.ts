@@ -128,7 +128,7 @@ test("post: blank bodies are refused by every path, and nothing is posted", (t) 
 
 test("post: NUL and invalid UTF-8 are refused by every path", (t) => {
   const { chat, dir, bash } = review(t);
-  for (const [bytes, why] of [[Buffer.from("a\0b"), /NUL/], [Buffer.from([0x61, 0xff, 0xfe]), /not valid UTF-8/]] as const) {
+  for (const [bytes, why] of [[Buffer.from("a\0b"), /NUL/], [Buffer.from([0x61, 0xff, 0xfe]), /not valid UTF-8/], [Buffer.from([0xff, 0xfe, 0x00, 0xd8]), /not valid UTF-16/]] as const) {
     fs.writeFileSync(`${dir}/bad`, bytes);
     for (const args of [["--body-file", `${dir}/bad`], ["--body-file", "-"], ["--body", "-"], []]) {
       const { status, stderr } = chat(["post", "review", "--from", "alice", ...args], { stdin: bytes });
@@ -153,8 +153,8 @@ test("post: UTF-16 and byte order marks are understood", (t) => {
   assert.deepEqual(bodies, ["grüße\n", "grüße\n", "grüße\n"]);
 });
 
-test("post: a body of 1 MiB is taken, one byte more is not, and says how many there were", (t) => {
-  const { chat, dir, ok } = review(t);
+test("post: a body of 1 MiB is taken, one byte more is not, and says how many there were", async (t) => {
+  const { chat, dir, ok, root } = review(t);
   fs.writeFileSync(`${dir}/large`, "x".repeat(1024 * 1024 - 1) + "\n");
   ok(["post", "review", "--from", "alice", "--body-file", `${dir}/large`]);
   fs.appendFileSync(`${dir}/large`, "x");
@@ -165,6 +165,8 @@ test("post: a body of 1 MiB is taken, one byte more is not, and says how many th
   }
   const endless = chat(["post", "review", "--from", "alice"], { stdin: Buffer.alloc(5 << 20, "x") });
   assert.match(endless.stderr, /more than 1048576 bytes: nothing was posted/);
+  const wide = post(openChannel(root, "review"), { from: "alice", body: "é".repeat(512 * 1024 + 1) });
+  await assert.rejects(wide, { code: "too_big", message: "the body has 1048578 bytes, more than 1048576: nothing was posted" });
   assert.equal(rows(ok(["peek", "review", "--json"])).length, 1);
 });
 
