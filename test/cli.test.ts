@@ -137,6 +137,27 @@ test("cli: --json rows carry the documented keys", (t) => {
   assert.equal(keys(ok(["status", "r", "--as", "bob", "--set", "busy", "--json"])), "channel agent status");
   assert.equal(keys(ok(["receipts", "r", "1", "--json"])), "channel seq file path from title for shown unshown replied");
   assert.equal(keys(ok(["whoami", "--json"])), "name name_from root root_from exists");
+  const addressee = "agent member last_post seen unread counted waiting status";
+  const [{ agents }] = rows<{ agents: object[] }>(ok(["roster", "r", "--json"])) as [{ agents: object[] }];
+  for (const agent of agents) assert.equal(Object.keys(agent).join(" "), `${addressee} tasks`);
+  const more = ["--priority", "high", "--key", "k", "--body", "b", "--json"];
+  const [{ addressees }] = rows<{ addressees: object[] }>(ok(["post", "r", "--as", "alice", "--to", "bob", ...more])) as [{ addressees: object[] }];
+  for (const agent of addressees) assert.equal(Object.keys(agent).join(" "), addressee);
+  assert.equal(keys(ok(["read", "r", "--as", "bob", "--json"])), "channel seq file path from to reply_to ts status title priority key body");
+  const task = "channel task file path state title from for after priority owner since";
+  assert.equal(keys(ok(["task", "r", "t", "--as", "alice", "--json"])), task);
+  const tasks = rows(ok(["tasks", "r", "--json"])).map((row) => Object.keys(row).join(" "));
+  assert.deepEqual(tasks, [`${task} presence`, task]);
+  assert.equal(keys(ok(["release", "r", "1", "--as", "bob", "--json"])), `${task} already from_file message`);
+  ok(["claim", "r", "1", "--as", "bob"]);
+  assert.equal(keys(ok(["done", "r", "1", "--as", "bob", "--json"])), `${task} already from_file message`);
+  assert.equal(keys(ok(["pause", "r", "--as", "bob", "--body", "why", "--json"])), "channel from ts body");
+  assert.equal(keys(ok(["channels", "--json"])), "channel path messages members topic created newest paused");
+  assert.equal(keys(ok(["resume", "r", "--as", "bob", "--json"])), "channel resumed");
+  fs.copyFileSync(at("r", "0001-alice-b.md"), at("r", "0001-carol-b.md"));
+  assert.equal(keys(ok(["renumber", "r", "--json"])), "channel from file was seq reply_to");
+  const asked = rows(ok(["read", "r", "--as", "dave", "--json"])).at(-1)!;
+  assert.equal(Object.keys(asked).join(" "), "channel seq file path from to reply_to ts status title was body");
 });
 
 test("cli: a command that is suggested can be pasted", (t) => {
@@ -165,7 +186,9 @@ test("root: --root, else $AGENT_CHAT_ROOT, else the nearest .agent-chat, else ~/
   fs.mkdirSync(path.join(dir, "work", ".agent-chat"));
   assert.equal(where(["b"], { env, cwd: path.join(dir, "work", "deep") }), path.join(real, "work", ".agent-chat"));
   assert.equal(where(["c"], { env: { ...env, AGENT_CHAT_ROOT: path.join(dir, "env") }, cwd: path.join(dir, "work") }), path.join(dir, "env"));
-  assert.equal(where(["d", "--root", "given"], { env, cwd: path.join(dir, "work") }), path.join(real, "work", "given"));
+  const both = { ...env, AGENT_CHAT_ROOT: path.join(dir, "env") };
+  for (const [i, set] of [env, both].entries())
+    assert.equal(where([`d${i}`, "--root", "given"], { env: set, cwd: path.join(dir, "work") }), path.join(real, "work", "given"));
   assert.equal(where(["e", "--root", "~/x"], { env, cwd: dir }), path.join(dir, "home", "x"));
   assert.equal(where(["f"], { env: { ...env, AGENT_CHAT_ROOT: "~/y" }, cwd: dir }), path.join(dir, "home", "y"));
   assert.equal(chat(["channels"], { env: { ...env, AGENT_CHAT_ROOT: "" }, cwd: path.join(dir, "work") }).stdout.includes(".agent-chat"), true, "empty is unset");
@@ -232,6 +255,7 @@ test("names: AGENT_CHAT_NAME says who you are", (t) => {
   ok(["init", "r"]);
   ok(["post", "r", "--body", "b"], { env: { AGENT_CHAT_NAME: "Alice" } });
   assert.match(ok(["read", "r"], { env: { AGENT_CHAT_NAME: "bob" } }), /alice -> all/);
+  assert.equal(ok(["read", "r", "--as", "alice"], { env: { AGENT_CHAT_NAME: "carol" } }), "", "her own");
   assert.match(chat(["read", "r"], { env: { AGENT_CHAT_NAME: "b b" } }).stderr, /AGENT_CHAT_NAME "b b" is not a name/);
   assert.match(chat(["post", "r", "--body", "b b"], { env: { AGENT_CHAT_NAME: "b b" } }).stderr, /try: use "b-b"\n/, "not another body");
 });
