@@ -807,16 +807,16 @@ function moveWithoutLinks(from: string, to: string): void {
 }
 
 /**
- * Makes a file, or with all `bits` a folder, as open to others as another is, whatever our umask. What a link leads to
- * counts, for a link is open to all; a folder's group stays its files' (setgid). Some disks know no modes.
+ * Makes a file, or with all `bits` a folder, as open to others as another is, whatever our umask. A link stands for what
+ * it leads to, and the bit that hands a folder's group on stays; some disks know no modes.
  */
 function copyMode(from: string, to: string, bits = 0o666): void {
   try {
-    const [mode, own] = [from, to].map((file) => fs.statSync(file, { throwIfNoEntry: false })?.mode);
-    if (mode === undefined || own === undefined || ((mode ^ own) & bits) === 0) return;
-    fs.chmodSync(to, (own & 0o7000) | (mode & bits));
+    const [mode, own] = [fs.statSync(from).mode, fs.lstatSync(to).mode & 0o7777];
+    if (((mode ^ own) & bits) !== 0) fs.chmodSync(to, (own & ~bits) | (mode & bits));
   } catch (error) {
-    if (!isCode(error, "EPERM", "EACCES", "ELOOP", "ENOSYS", "ENOTSUP", "EOPNOTSUPP", "ENOENT")) throw error;
+    const unknown = isCode(error, "ENOENT", "ENOTDIR", "ELOOP", "EACCES"); // of a link, what it leads to
+    if (!unknown && !isCode(error, "EPERM", "ENOSYS", "ENOTSUP", "EOPNOTSUPP")) throw error;
   }
 }
 

@@ -91,6 +91,24 @@ test("init: names that some system cannot keep are refused everywhere, with the 
   assert.equal(chat(["init", "x".repeat(64)]).status, 0);
 });
 
+test("channels: a folder made in one is as open as it is, through a link too, and hands its group on", { skip: process.platform === "win32" && "no modes there" }, (t) => {
+  const { ok, at, dir } = sandbox(t);
+  ok(["init", "r"]);
+  fs.renameSync(at("r"), `${dir}/r`);
+  fs.symlinkSync(`${dir}/r`, at("r"));
+  const modes: number[] = [];
+  for (const mode of [0o750, 0o2770]) {
+    for (const name of [".cursors", ".tasks"]) fs.rmSync(at("r", name), { recursive: true, force: true });
+    fs.chmodSync(`${dir}/r`, mode);
+    ok(["task", "r", "t", "--as", "alice"]);
+    ok(["claim", "r", "--next", "--as", "bob"]);
+    ok(["read", "r", "--as", "bob", "--all"]);
+    ok(["status", "r", "--as", "bob", "--set", "busy"]);
+    modes.push(...[".cursors", ".tasks"].map((name) => fs.statSync(at("r", name)).mode & 0o7777));
+  }
+  assert.deepEqual(modes, [0o750, 0o750, 0o2770, 0o2770]);
+});
+
 test("channels: names that would leave the root are refused by every command", (t) => {
   const { ok, chat } = sandbox(t);
   ok(["init", "r"]);
