@@ -93,6 +93,33 @@ test("post: numbers go on past 9999 without a change of order", (t) => {
   assert.match(ok(["post", "review", "--from", "alice", "--title", "t", "--body", "x"]), /#10001/);
 });
 
+test("post: the whole text is on disk before its name is there, and the name before it is reported", async (t) => {
+  const { root, at } = review(t);
+  const steps: string[] = [];
+  const open = new Map<number, string>();
+  const [openSync, fsyncSync, linkSync] = [fs.openSync, fs.fsyncSync, fs.linkSync];
+  const opening = (file: string, ...rest: []): number => {
+    const fd = openSync(file, ...rest);
+    open.set(fd, file);
+    return fd;
+  };
+  t.mock.method(fs, "openSync", opening as never);
+  t.mock.method(fs, "fsyncSync", (fd: number) => {
+    const file = open.get(fd)!;
+    steps.push(file === at("review") ? `folder, lock ${fs.existsSync(at("review", "_seq.lock"))}` : fs.readFileSync(file, "utf8").replace(/^[^]*\n---\n/, ""));
+    fsyncSync(fd);
+  });
+  t.mock.method(fs, "linkSync", (from: string, to: string) => {
+    steps.push(to.slice(root.length));
+    linkSync(from, to);
+  });
+  fs.writeFileSync(at("review", "0002-alice-t.md"), ""); // the number goes to the next, and the text is another
+  await post(openChannel(root, "review"), { from: "alice", title: "s", body: "one" });
+  await post(openChannel(root, "review"), { from: "alice", title: "t", body: "two" });
+  const want = (name: string, body: string): string[] => [`${body}\n`, `/review/${name}`, "folder, lock false"];
+  assert.deepEqual(steps, [...want("0001-alice-s.md", "one"), ...want("0003-alice-t.md", "two")]);
+});
+
 test("post: thirty at once take the numbers 1 to 30, none twice, none skipped", async (t) => {
   const { start, at, ok } = review(t);
   const ends = await Promise.all(Array.from({ length: 30 }, (_, i) => start(["post", "review", "--from", `w${i}`, "--body", `b${i}`]).ended));
@@ -300,10 +327,12 @@ test("post: a reply to what is not there or is no number is refused", (t) => {
 });
 
 test("post: a message only to oneself is refused, one to all is not shown to its author", (t) => {
-  const { chat, ok } = review(t);
+  const { chat, ok, at } = review(t);
   assert.match(chat(["post", "review", "--from", "bob", "--to", "Bob,@bob", "--body", "b"]).stderr, /only to "bob"/);
   ok(["post", "review", "--from", "bob", "--to", "all", "--body", "b"]);
   assert.equal(chat(["wait", "review", "--as", "bob", "--timeout", "0"]).status, 2);
+  fs.writeFileSync(at("review", "_meta.json"), '{"members":["alice","Bob"]}');
+  assert.match(chat(["post", "review", "--from", "bob", "--to", "bob", "--body", "b"]).stderr, /only to "bob"/, "as the list spells it");
 });
 
 test("post: no sender, two senders, or a blank recipient are wrong usage", (t) => {
@@ -544,6 +573,11 @@ test("post: a key that was used for another content is refused with exit 4, and 
   assert.deepEqual([error.code, error.try], ["other_content", "give this one a key of its own"]);
   assert.deepEqual(fs.readdirSync(at("review")).sort(), files);
   for (const same of [{}, { "--body": "b\n" }, { "--to": "@Bob" }, { "--reply": "#1" }, { "--to": undefined }, { "--priority": "HIGH" }]) assert.match(ok(args(same)), /^posted #2 .* before, under this key/, JSON.stringify(same));
+  const numbers = ["alice,bob", "bob,alice"].map((to) => /#\d+/.exec(ok(["post", "review", "--from", "carol", "--to", to, "--key", to === "alice,bob" ? "k" : " k\t", "--body", "b"]))![0]);
+  assert.deepEqual(numbers, ["#3", "#3"], "in any order, and without the space around the key");
+  for (const other of ["carol-b", "car"]) assert.match(ok(["post", "review", "--from", other, "--key", "k", "--body", "x"]), /^posted #[45] ->/, "a key is the sender's");
+  assert.match(ok(["post", "review", "--from", "carol-b", "--key", "k2", "--title", "t", "--body", "x"]), /^posted #6 ->/);
+  assert.match(ok(["post", "review", "--from", "carol", "--key", "k2", "--title", "t", "--body", "y"]), /^posted #7 ->/, "though the other's file begins with her name");
 });
 
 test("post: any key is told apart from every other and found again, whatever YAML makes of it", (t) => {
