@@ -42,6 +42,7 @@ describe("stale locks", { concurrency: true }, () => {
     ["that is a plain file", (lock: string) => fs.writeFileSync(lock, "")],
     ["that is a link to nowhere", (lock: string) => fs.symlinkSync("/nowhere", lock)],
     ["of a dead pid on another host", (lock: string) => (fs.mkdirSync(lock), fs.writeFileSync(`${lock}/other-host.${deadPid()}.abc.draft`, ""))],
+    ["of a dead writer and one that stopped", (lock: string) => (fs.mkdirSync(lock), [deadPid(), process.pid].forEach((pid) => fs.writeFileSync(`${lock}/${HOST}.${pid}.abc.draft`, "")))],
     ["of a live pid on this host that stopped", (lock: string) => (fs.mkdirSync(lock), fs.writeFileSync(`${lock}/${HOST}.${process.pid}.abc.draft`, ""))],
   ] as const) {
     test(`lock: one ${what} is taken over after 5 s of being watched, not before and not much later`, async (t) => {
@@ -182,6 +183,25 @@ test("lock: a storm of SIGTERM leaves no lock, no draft, and every number it sai
   const files = fs.readdirSync(at("r")).filter((name) => /^\d/.test(name));
   for (const file of posted) assert.ok(files.includes(file), file);
   assert.deepEqual(files.map((name) => Number(name.slice(0, 4))), Array.from({ length: files.length }, (_, i) => i + 1));
+});
+
+test("lock: SIGHUP, SIGINT and SIGTERM while it is held leave neither lock nor draft, and the next goes on", async (t) => {
+  const { lock, start, at, ok, post } = channel(t);
+  post();
+  fs.writeFileSync(at("r", "0001-bob-t.md"), fs.readFileSync(at("r", "0001-alice-t.md"), "utf8").replace("from: alice", "from: bob"));
+  const other = at("r", ".cursors", "carol.lock");
+  fs.mkdirSync(other);
+  for (const [name, code] of [["SIGHUP", 129], ["SIGINT", 130], ["SIGTERM", 143]] as const) {
+    fs.writeFileSync(`${other}/elsewhere.1.${name}.draft`, ""); // for which it waits, under the channel's lock
+    const renumbering = start(["renumber", "r"]);
+    await until("it has decided", () => fs.existsSync(lock) && fs.existsSync(at("r", ".cursors", ".moving")));
+    renumbering.child.kill(name);
+    assert.equal((await renumbering.ended).status, code);
+    assert.deepEqual(fs.readdirSync(at("r")).sort(), [".cursors", "0001-alice-t.md", "0001-bob-t.md", "_meta.json"]);
+  }
+  fs.rmSync(other, { recursive: true });
+  ok(["renumber", "r"]);
+  assert.deepEqual(fs.readdirSync(at("r")).sort(), [".cursors", "0001-alice-t.md", "0002-bob-t.md", "_meta.json"]);
 });
 
 test("lock: readers work while it is held", async (t) => {

@@ -46,6 +46,24 @@ const MUTANTS: readonly Mutant[] = [
     tests: ["lock", "faults"],
   },
   {
+    name: "stale as soon as one of its writers is dead",
+    from: "drafts.length > 0 && drafts.every(isDead)",
+    to: "drafts.length > 0 && drafts.some(isDead)",
+    tests: ["lock"],
+  },
+  {
+    name: "a message that is seen before it is on disk",
+    from: "writeAll(draft.fd, formatMessage(message));\n    fs.fsyncSync(draft.fd);",
+    to: "writeAll(draft.fd, formatMessage(message));",
+    tests: ["post"],
+  },
+  {
+    name: "a folder of a channel loses the bit that hands its group on",
+    from: "fs.chmodSync(to, (own & ~bits) | (mode & bits));",
+    to: "fs.chmodSync(to, mode & bits);",
+    tests: ["channels"],
+  },
+  {
     name: "rename instead of link: what has the name is replaced",
     from: "fs.linkSync(from, to);",
     to: "fs.renameSync(from, to);",
