@@ -65,9 +65,11 @@ test("lock: one of another user, who lets nobody look into it, is waited for, an
     hold() { mkdir "${lock}"; touch "${lock}/other-host.1.abc.draft"; }
     post() { setpriv --reuid 65534 --clear-groups "${process.execPath}" "${BIN}" post r --from alice --title t --body b > /dev/null; echo "exit $?"; }
     hold; (sleep 0.5; rm -r "${lock}") & post; wait
-    hold; post; ls "${lock}" 2>&1 | cut -c1-10`);
-  assert.deepEqual([stdout, stderr], ["exit 0\nexit 0\nls: cannot\n", ""]);
-  assert.equal(fs.readdirSync(at("r")).filter((name) => name.endsWith(".md")).length, 2);
+    hold; post; ls "${lock}" 2>&1 | cut -c1-10
+    umask 0; mkdir "${lock}"; touch "${lock}/${HOST}.${process.pid}.abc.draft"
+    (sleep 1; ls "${lock}" | wc -l; rm -r "${lock}") & post; wait`);
+  assert.deepEqual([stdout, stderr], ["exit 0\nexit 0\nls: cannot\n1\nexit 0\n", ""], "a process that one may not signal is alive");
+  assert.equal(fs.readdirSync(at("r")).filter((name) => name.endsWith(".md")).length, 3);
 });
 
 test("lock: one that came with the image of a container, whose folder cannot be renamed, is taken over", { skip: !mayOverlay && "needs overlayfs" }, (t) => {

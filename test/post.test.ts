@@ -98,8 +98,8 @@ test("post: the whole text is on disk before its name is there, and the name bef
   const steps: string[] = [];
   const open = new Map<number, string>();
   const [openSync, fsyncSync, linkSync] = [fs.openSync, fs.fsyncSync, fs.linkSync];
-  const opening = (file: string, ...rest: []): number => {
-    const fd = openSync(file, ...rest);
+  const opening = (file: string, flags: string): number => {
+    const fd = openSync(file, flags);
     open.set(fd, file);
     return fd;
   };
