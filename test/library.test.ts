@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import fs from "node:fs";
+import path from "node:path";
 import { test, type TestContext } from "node:test";
 import * as chat from "../chat.ts";
 import { sandbox } from "./helpers.ts";
@@ -109,11 +110,18 @@ test("library: a listing that missed an entry is taken once more", async (t) => 
 
 test("library: where there are no hard links a post still appears whole, numbered, and replaces nothing", async (t) => {
   const review = await channel(t);
-  t.mock.method(fs, "linkSync", () => {
-    throw Object.assign(new Error("EPERM: operation not permitted, link"), { code: "EPERM", syscall: "link" });
+  const failing = (code: string, syscall: string): never => {
+    throw Object.assign(new Error(`${code}: not so, ${syscall}`), { code, syscall });
+  };
+  t.mock.method(fs, "linkSync", (_: string, to: string) => {
+    if (path.basename(to) === "0001-alice-t.md") fs.writeFileSync(to, "mine"); // after the listing, by who takes no lock
+    failing("EPERM", "link");
   });
-  fs.writeFileSync(`${review.path}/0001-alice-t.md`, "mine");
   const posted = await Promise.all(["a", "b", "c"].map((body) => chat.post(review, { from: "alice", title: "t", body })));
+  const { renameSync } = fs;
+  t.mock.method(fs, "renameSync", (from: string, to: string) => (/0005/.test(to) ? failing("EIO", "rename") : renameSync(from, to)));
+  await assert.rejects(chat.post(review, { from: "alice", title: "t", body: "d" }), { code: "io" });
+  assert.ok(!fs.existsSync(`${review.path}/0005-alice-t.md`), "the name that was reserved is free again");
   t.mock.restoreAll();
   assert.deepEqual(posted.map(({ message }) => message.seq).sort(), [2, 3, 4]);
   assert.equal(fs.readFileSync(`${review.path}/0001-alice-t.md`, "utf8"), "mine");

@@ -357,11 +357,18 @@ test("post: a stray file does not take part in the numbering", (t) => {
   assert.match(ok(["post", "review", "--from", "alice", "--body", "b"]), /^posted #2 /);
 });
 
-test("post: a file that stands where the message would go costs a number and is not replaced", (t) => {
-  const { ok, at } = review(t);
+test("post: a file that stands where the message would go costs a number and is not replaced", async (t) => {
+  const { ok, at, root } = review(t);
   fs.writeFileSync(at("review", "0001-alice-t.md"), "mine");
   assert.match(ok(["post", "review", "--from", "alice", "--title", "t", "--body", "b"]), /^posted #2 -> review\/0002-alice-t\.md/);
   assert.equal(fs.readFileSync(at("review", "0001-alice-t.md"), "utf8"), "mine");
+  const { linkSync } = fs;
+  t.mock.method(fs, "linkSync", (from: string, to: string) => {
+    if (to === at("review", "0003-alice-t.md")) fs.writeFileSync(to, "theirs"); // after the listing, by who takes no lock
+    linkSync(from, to);
+  });
+  assert.equal((await post(openChannel(root, "review"), { from: "alice", title: "t", body: "b" })).message.seq, 4);
+  assert.equal(fs.readFileSync(at("review", "0003-alice-t.md"), "utf8"), "theirs");
 });
 
 test("post: in a large channel the number is found without a listing, and a change by others is seen", async (t) => {
