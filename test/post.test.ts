@@ -371,6 +371,35 @@ test("post: a file that stands where the message would go costs a number and is 
   assert.equal(fs.readFileSync(at("review", "0003-alice-t.md"), "utf8"), "theirs");
 });
 
+test("post: a number that was kept is not believed if somebody had the lock, after a pause, or by a coarse clock", async (t) => {
+  const { root, at } = review(t);
+  const channel = openChannel(root, "review");
+  const [lock, newest] = [at("review", "_seq.lock"), at("review", ".cursors", ".newest")];
+  const write = (seq: number): void => fs.writeFileSync(at("review", `${seq}-carol-x.md`), `---\nseq: ${seq}\nfrom: carol\n---\nx\n`);
+  const keep = (seq: number): void => fs.writeFileSync(newest, `${seq} ${fs.statSync(channel.path, { bigint: true }).mtimeNs}`);
+  const { mkdirSync } = fs;
+  let before = (): void => {};
+  const making = (folder: string, ...rest: []): unknown => {
+    if (folder === lock) before();
+    before = () => {};
+    return mkdirSync(folder, ...rest);
+  };
+  t.mock.method(fs, "mkdirSync", making as never);
+  const posted = async (): Promise<number> => (await post(channel, { from: "alice", body: "b" })).message.seq;
+  write(60_000);
+  mkdirSync(lock);
+  keep(60_000);
+  before = () => (write(60_001), fs.rmdirSync(lock)); // as the reference, between our look and our turn
+  assert.equal(await posted(), 60_002);
+  keep(60_002);
+  before = () => (Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 20), write(60_003));
+  assert.equal(await posted(), 60_004);
+  write(60_005);
+  fs.utimesSync(channel.path, 1_800_000_000, 1_800_000_000);
+  keep(60_004);
+  assert.equal(await posted(), 60_006);
+});
+
 test("post: in a large channel the number is found without a listing, and a change by others is seen", async (t) => {
   const { ok, root, at } = review(t);
   const channel = openChannel(root, "review");
