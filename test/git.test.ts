@@ -282,7 +282,7 @@ test("renumber: where another user's cursor or attachments could not follow it i
 });
 
 test("renumber, join, claim: by a user with a closed umask, what is open to others stays so, and they go on", { skip: (process.getuid?.() !== 0 || spawnSync("setpriv", ["--version"]).status !== 0) && "needs root and setpriv" }, (t) => {
-  const { path: at, files } = written(t, [1, "a", "x", 1], [1, "b", "x", 2]);
+  const { path: at, files } = written(t, [1, "a", "x", 1], [1, "b", "x", 2], [2, "c", "re: x", 3, "to: b\nreply_to: 1\n"]);
   const as = (user: number, umask: string, ...args: string[]): string => {
     const command = `umask ${umask}; exec setpriv --reuid ${user} --clear-groups "${process.execPath}" "${BIN}" "$@" --root "${at("one")}"`;
     const { status, stdout, stderr } = spawnSync("bash", ["-c", command, "-", ...args], { encoding: "utf8", env: cleanEnv() });
@@ -294,11 +294,13 @@ test("renumber, join, claim: by a user with a closed umask, what is open to othe
   fs.writeFileSync(at("one", "r", ".cursors", "zed.txt"), "1-1");
   as(54321, "077", "renumber", "r");
   as(54321, "077", "join", "r", "--as", "zed");
-  assert.match(as(65534, "022", "read", "r", "--as", "zed"), /#2 b -> all/);
+  assert.match(as(65534, "022", "read", "r", "--as", "zed"), /#3 b -> all/);
   assert.match(as(65534, "022", "roster", "r"), /members : zed/);
-  fs.copyFileSync(at("one", "r", "0002-b-x.md"), at("one", "r", "0002-c-x.md"));
+  fs.copyFileSync(at("one", "r", "0003-b-x.md"), at("one", "r", "0003-d-x.md"));
   as(65534, "022", "renumber", "r");
-  assert.deepEqual(files("one"), ["0001-a-x.md", "0002-b-x.md", "0003-c-x.md"]);
+  assert.deepEqual(files("one"), ["0001-a-x.md", "0002-c-re-x.md", "0003-b-x.md", "0004-d-x.md"]);
+  const mode = (...parts: string[]): number => fs.statSync(at("one", "r", ...parts)).mode & 0o777;
+  assert.deepEqual([...files("one").map((file) => mode(file)), mode(".cursors", ".moving"), mode(".cursors", ".moved")], [0o644, 0o644, 0o644, 0o644, 0o666, 0o666]);
   for (const id of [1, 2]) fs.writeFileSync(at("one", "r", `task-${id}.md`), "");
   as(54321, "077", "claim", "r", "1", "--as", "b"); // it makes the folder of the records
   as(65534, "022", "claim", "r", "2", "--as", "c");
