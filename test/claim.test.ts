@@ -89,6 +89,9 @@ test("claim: an id that is only spelled otherwise gets the task that was meant s
   for (const id of ["012", "Task-12", "task12"]) assert.equal(typed("done", "r", id, "--as", "bob"), "agent-chat done r 12 --as bob", id);
   assert.equal(typed("wait", "r", "--task", "Task-1", "--as", "bob"), "agent-chat wait r --task 1 --as bob");
   assert.equal(typed("task", "r", "x", "--as", "bob", "--after", "1,TEST-DB"), "agent-chat task r x --as bob --after 1,test-db");
+  fs.writeFileSync(at("r", "task-007.md"), "");
+  assert.equal(typed("claim", "r", "7", "--as", "alice"), "agent-chat claim r 007 --as alice");
+  fs.rmSync(at("r", "task-007.md"));
   for (const id of ["2", "13", "11"]) assert.doesNotMatch(chat(["claim", "r", id, "--as", "alice"]).stderr, /did you mean/, id); // one number is not near another
   for (let i = 20; i < 40; i++) fs.writeFileSync(at("r", `task-${i}.md`), "");
   assert.match(chat(["claim", "r", "99", "--as", "alice"]).stderr, /; open: 1, 20, .*, 28, and 12 more\n/);

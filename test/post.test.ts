@@ -446,6 +446,9 @@ test("post: another number, or one letter for another, is no slip: no other name
     assert.doesNotMatch(stderr, /did you mean/, name);
   }
   assert.match(said("post", "r", "--to", "wroker-12", "--body", "x"), /did you mean "worker-12"\?\n {2}try: agent-chat post r --to worker-12 /);
+  assert.match(said("post", "r", "--to", "boob", "--body", "x"), /did you mean "bob"\?/);
+  assert.doesNotMatch(said("post", "r", "--to", "bob,boob", "--body", "x"), /did you mean/, "bob is named already");
+  assert.doesNotMatch(chat(["post", "r", "--to", "boob", "--body", "x", "--as", "bob"]).stderr, /did you mean/, "not oneself");
   assert.match(said("peek", "q"), /no channel "q" in \S+; there are: r\n {2}try: agent-chat init q /);
   assert.doesNotMatch(chat(["read", "r", "--as", "worker-2", "--peek"]).stderr, /did you mean/);
 });
