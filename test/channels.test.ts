@@ -396,12 +396,15 @@ test("channels: one that may not be listed hides no other, in no command that lo
     for command in channels roster tasks "read --all" "wait --as bob --tasks --timeout 0" "read --as bob" "tasks a" "roster a"; do
       as "${process.execPath}" "${BIN}" $command; echo "exit $? $command"; done
     chmod 311 "$AGENT_CHAT_ROOT/b"
-    for command in roster tasks "read --as bob"; do as "${process.execPath}" "${BIN}" $command; echo "exit $? all $command"; done`);
+    for command in roster tasks "read --as bob"; do as "${process.execPath}" "${BIN}" $command; echo "exit $? all $command"; done
+    chmod 777 "$AGENT_CHAT_ROOT/a"
+    for command in roster tasks; do as "${process.execPath}" "${BIN}" $command; echo "exit $? last $command"; done`);
   if (stdout === "skip\n") return;
   const outputs = new Map(stdout.split(/(?<=\nexit .*\n)/).map((text) => [/exit (.*)\n$/.exec(text)![1]!, text]));
   for (const one of ["channels", "roster", "tasks", "read --all", "wait --as bob --tasks --timeout 0", "read --as bob"]) {
     assert.match(outputs.get(`0 ${one}`) ?? "", /could not list "\S+\/a": permission denied[^]*(channel : b|b {2}1 message|b: 1 open|of b)/, one);
   }
+  for (const one of ["last roster", "last tasks"]) assert.match(outputs.get(`0 ${one}`) ?? "", /could not list "\S+\/b": permission denied/, one);
   for (const one of ["tasks a", "roster a", "all roster", "all tasks", "all read --as bob"]) {
     assert.match(outputs.get(`1 ${one}`) ?? "", /could not list "\S+": permission denied.*\n {2}try: choose a root/, one);
     assert.doesNotMatch(outputs.get(`1 ${one}`) ?? "", /nothing new/, one);
