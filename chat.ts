@@ -4211,7 +4211,7 @@ async function takeTask(
       const { own, others } = sidesOf(turn, renamed);
       const mine = own?.file ?? `task-${id}.CLAIMED-${name}.md`;
       const left = own === undefined ? abandoned(turn, others, older) : undefined;
-      if (others.length > 0 && left === undefined) throw refusal(channel, id, others, claimAnother(channel, name));
+      if (others.length > 0 && left === undefined) throw refusal(channel, id, others, name);
       if (own === undefined) take(turn, left, mine, renamed);
       assertHeld(draft);
       tellRobbed(turn, renamed.own);
@@ -4304,19 +4304,20 @@ function isOpenTo({ for: names }: Task, name: Name): boolean {
   return names.length === 0 || names.some((other) => foldName(other) === name);
 }
 
-/** What to type for the first task that an agent can have, if there is one. */
-function claimAnother(channel: Channel, name: Name): string | undefined {
+/** What to type for the first task that an agent can have, or to see why there is none. */
+function claimAnother(channel: Channel, name: Name): string {
   const [first] = claimable(listTasks(channel), name);
-  return first && claimCommand(channel, first.task, name);
+  return first === undefined ? `agent-chat tasks ${shellWord(channel.name)}` : claimCommand(channel, first.task, name);
 }
 
 function claimCommand(channel: Channel, id: string, name: Name): string {
   return `agent-chat claim ${shellWord(channel.name)} ${id} --as ${name}`;
 }
 
-function refusal(channel: Channel, id: string, others: readonly TaskFile[], mend: string | undefined): ChatError {
+function refusal(channel: Channel, id: string, others: readonly TaskFile[], name: Name | undefined): ChatError {
   const who = others.map(({ state, owner }) => `${state === "done" ? "finished by" : "claimed by"} ${visible(owner)}`);
   const message = `task-${id} is ${who.join(" and ")}: ${path.join(channel.path, others[0]!.file)}`;
+  const mend = name && claimAnother(channel, name);
   return new ChatError("taken", message, mend);
 }
 
@@ -4539,7 +4540,7 @@ function toEnd({ channel, name, id }: Turn, state: "done" | "released", force: b
   if (before?.state === state && tasks.some((task) => isEnded(task, name, state))) return undefined;
   if (force && claimed[0] !== undefined) return claimed[0];
   const others = filesOf(channel, id).filter((file) => file.state !== "open");
-  if (others.length > 0) throw refusal(channel, id, others, claimAnother(channel, name));
+  if (others.length > 0) throw refusal(channel, id, others, name);
   throw new ChatError("not_claimed", `task-${id} is open: nobody has claimed it`, claimCommand(channel, id, name));
 }
 
@@ -4657,7 +4658,7 @@ const LATER = ["taken", "blocked", "paused", "not_stale", "not_first"];
 function takenBy(channel: Channel, id: string, name: Name): TaskFile[] {
   const files = filesOf(channel, id);
   const finished = files.filter(({ state }) => state === "done");
-  if (finished.length > 0) throw refusal(channel, id, finished, claimAnother(channel, name));
+  if (finished.length > 0) throw refusal(channel, id, finished, name);
   return files.filter(({ state, owner }) => state === "claimed" && foldName(owner) !== name);
 }
 
@@ -7614,7 +7615,7 @@ async function syncTask(call: Call, channel: Channel, task: string, state: strin
   }
   const files = filesOf(channel, task);
   const others = files.filter(({ state: now, owner }) => now !== "open" && foldName(owner) !== agent);
-  if (others.length > 0) throw refusal(channel, task, others, claimAnother(channel, agent));
+  if (others.length > 0) throw refusal(channel, task, others, agent);
 }
 
 /** Fetches and takes in; without the remote, what is here has to do. */
