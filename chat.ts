@@ -373,9 +373,13 @@ function isSafeSegment(text: string): boolean {
   );
 }
 
+function isNewChannel(name: string): boolean {
+  return /^[a-z0-9]+([._-][a-z0-9]+)*$/.test(name) && name.length <= CHANNEL_MAX && isSafeSegment(name);
+}
+
 function parseNewChannel(text: string): string {
   const name = foldName(text);
-  if (/^[a-z0-9]+([._-][a-z0-9]+)*$/.test(name) && name.length <= CHANNEL_MAX && isSafeSegment(name)) return name;
+  if (isNewChannel(name)) return name;
   const near = asciiSlug(name, CHANNEL_MAX);
   const legal = `use a-z, 0-9 and single . _ or - inside, at most ${CHANNEL_MAX}`;
   const rule = DEVICE.test(name) ? "that word is reserved" : legal;
@@ -1207,8 +1211,8 @@ export function openChannel(root: string, name: string): Channel {
   const known = listChannels(base).map((channel) => channel.name);
   const near = nearest(foldName(name), known);
   const there = known.length === 0 ? "there are none" : `there are: ${known.join(", ")}`;
-  const mend =
-    near === undefined ? `agent-chat init ${shellWord(name)} --root ${shellWord(base)}` : `use ${quoted(near)}`;
+  const other = isNewChannel(foldName(name)) ? `init ${shellWord(name)}` : "channels"; // init would not take every name
+  const mend = near === undefined ? `agent-chat ${other} --root ${shellWord(base)}` : `use ${quoted(near)}`;
   const swap = near === undefined ? undefined : ([name, near] as const);
   throw new ChatError("no_channel", `no channel ${quoted(name)} in ${base}; ${there}`, mend, swap);
 }

@@ -137,6 +137,7 @@ test("channels: a name that is not there lists those that are, the root, and the
   assert.equal(status, 1);
   assert.ok(stderr.includes(`no channel "reveiw" in ${root}; there are: build, review\n  try: agent-chat post review --from a --body b --root ${root}\n`), stderr);
   assert.match(chat(["peek", "zzz"]).stderr, new RegExp(`try: agent-chat init zzz --root ${root}`));
+  assert.match(chat(["peek", "zzz --as bob"]).stderr, new RegExp(`try: agent-chat channels --root ${root}\n`)); // init would refuse it
 });
 
 test("channels: lists messages, members, newest and, with a name, what is unread; nothing is marked", (t) => {
