@@ -149,7 +149,7 @@ const MUTANTS: readonly Mutant[] = [
   },
   {
     name: "claim without a look for who has the task",
-    from: "if (others.length > 0 && left === undefined) throw refusal(channel, id, others, claimAnother(channel, name));",
+    from: "if (others.length > 0 && left === undefined) throw refusal(channel, id, others, name);",
     to: "",
     tests: ["claim", "schedules"],
   },

@@ -4,6 +4,7 @@ import { spawnSync } from "node:child_process";
 import fs from "node:fs";
 import os from "node:os";
 import { test, type TestContext } from "node:test";
+import { ask, openChannel } from "../chat.ts";
 import { listening, rows, sandbox, until, type Result, type Sandbox } from "./helpers.ts";
 
 interface Row {
@@ -216,16 +217,15 @@ test("wait: ack and fyi wake nobody, and are shown beside what does", async (t) 
 // ---- ask
 
 test("ask: an instant answer counts, though another session under the same name is shown it first", async (t) => {
-  const { at, ok, post, start, unread } = channel(t);
-  const asking = start(["ask", "r", "--as", "alice", "--to", "bob", "--body", "q", "--json"]);
-  await until("the question is there", () => fs.existsSync(at("r", "0001-alice-q.md")));
-  asking.child.kill("SIGSTOP");
-  post("bob", "alice", "2", "--reply", "1");
-  post("bob", "alice", "3"); // no answer
-  ok(["read", "r", "--as", "alice"]);
-  assert.deepEqual(unread("alice"), []);
-  asking.child.kill("SIGCONT");
-  assert.deepEqual(seen(await asking.ended), [0, [1, 2]]);
+  const { ok, post, root, unread } = channel(t);
+  const onPosted = (): void => {
+    post("bob", "alice", "2", "--reply", "1");
+    post("bob", "alice", "3"); // no answer
+    ok(["read", "r", "--as", "alice"]);
+    assert.deepEqual(unread("alice"), []);
+  };
+  const batches = await ask(openChannel(root, "r"), { from: "alice", to: ["bob"], body: "q" }, { timeout: 5, onPosted });
+  assert.deepEqual(batches.flatMap(({ messages }) => messages.map(({ seq }) => seq)), [2]);
 });
 
 test("ask: --json prints what was posted, then the answers", async (t) => {
