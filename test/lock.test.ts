@@ -29,7 +29,7 @@ test("lock: one whose writer is dead on this host is taken over at once, with it
   const [{ status, stdout }, took] = timed(post);
   assert.equal(status, 0);
   assert.match(stdout, /^posted #1 /);
-  assert.ok(took < 4500, `${took} ms`); // else it was watched
+  assert.ok(took < 1500, `${took} ms`);
   assert.deepEqual(fs.readdirSync(at("r")).sort(), [".cursors", "0001-alice-t.md", "_meta.json"]);
 });
 
@@ -52,7 +52,7 @@ describe("stale locks", { concurrency: true }, () => {
       const { status, stderr } = await start(["post", "r", "--from", "alice", "--title", "t", "--body", "b"]).ended;
       const took = Date.now() - began;
       assert.equal(status, 0, stderr);
-      assert.ok(took >= 5000 && took < 12_000, `${took} ms`);
+      assert.ok(took >= 5000 && took < 8000, `${took} ms`);
       assert.deepEqual(fs.readdirSync(at("r")).sort(), [".cursors", "0001-alice-t.md", "_meta.json"]);
     });
   }
@@ -146,7 +146,7 @@ test("lock: one that cannot be had in 20 s is an error that names the path to re
   const took = Date.now() - began;
   assert.deepEqual([status, stdout], [1, ""]);
   assert.ok(stderr.includes(`the lock "${lock}" was not free for 20 s\n  try: rm -r ${lock}`), stderr);
-  assert.ok(took >= 20_000 && took < 30_000, `${took} ms`);
+  assert.ok(took >= 20_000 && took < 22_000, `${took} ms`);
   assert.ok(!fs.existsSync(at("r", "0001-alice-t.md")));
 });
 
@@ -213,7 +213,7 @@ test("lock: readers work while it is held", async (t) => {
   for (const args of [["peek", "r"], ["channels"], ["roster", "r"], ["read", "r", "--as", "bob"], ["wait", "r", "--as", "bob", "--timeout", "0"]]) {
     const [{ status, stderr }, took] = timed(() => chat(args));
     assert.ok(status === 0 || status === 2, stderr);
-    assert.ok(took < 4500, `${args[0]} ${took} ms`); // else it was waited for
+    assert.ok(took < 2000, `${args[0]} ${took} ms`);
   }
   await until("the lock is untouched", () => fs.existsSync(lock));
 });

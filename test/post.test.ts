@@ -213,7 +213,7 @@ test("post: a silent pipe is named after 2 s and given up after 10 s", async (t)
   const took = Date.now() - began;
   assert.equal(status, 1);
   assert.match(stderr, /waiting for the body on stdin[^]*nothing came on stdin for 10 s/);
-  assert.ok(took > 9_500 && took < 20_000, `${took} ms`);
+  assert.ok(took > 9_500 && took < 13_000, `${took} ms`);
   assert.ok(!fs.existsSync(at("review", "0001-alice-t.md")));
 });
 
@@ -516,7 +516,7 @@ test("post: what is wrong with the address is said before the body is asked for"
   for (const wrong of [["--to", "bbo"], ["--reply", "9"]]) {
     assert.equal((await start(["post", "review", "--from", "alice", ...wrong]).ended).status, 1);
   }
-  assert.ok(Date.now() - began < 8000, "a body is waited for 10 s");
+  assert.ok(Date.now() - began < 2000);
 });
 
 test("post: after the last number that a name can hold it is refused", (t) => {

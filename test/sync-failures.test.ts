@@ -350,7 +350,7 @@ test("sync: a remote that hangs, or asks, is given up after --timeout; what is h
   const hung = here.chat(["sync", "--timeout", "0.5", "--json"], { env });
   assert.equal(failure(hung), "unpushed");
   assert.match(hung.stderr, /said nothing for 0\.5 s/);
-  assert.ok(Date.now() - began < 60_000); // the remote would sleep for 300 s
+  assert.ok(Date.now() - began < 8_000);
   const pids = fs.readFileSync(pidFile, "utf8").trim().split("\n").map(Number);
   const lives = (pid: number): boolean =>
     spawnSync("bash", ["-c", `kill -0 ${pid} 2>/dev/null && ! grep -q '^State:.Z' /proc/${pid}/status`]).status === 0;

@@ -29,7 +29,7 @@ test("wait: wakes within a tick or two of the post, shows it and marks it", asyn
   const { status, stdout } = await waiting.ended;
   assert.equal(status, 0);
   assert.match(stdout, /now\n/);
-  assert.ok(Date.now() - posted < 4000); // not only by the listing every 5 s
+  assert.ok(Date.now() - posted < 1000);
   assert.equal(fs.readFileSync(at("r", ".cursors", "bob.txt"), "utf8"), "1");
 });
 
@@ -75,7 +75,7 @@ test("wait: bad numbers are wrong usage, and an interval is never longer than th
   for (const interval of ["0", "1e9"]) {
     const began = Date.now();
     assert.equal(chat(["wait", "r", "--as", "bob", "--timeout", "0.3", "--interval", interval]).status, 2);
-    assert.ok(Date.now() - began < 20_000);
+    assert.ok(Date.now() - began < 2000);
   }
 });
 
@@ -274,7 +274,7 @@ test("wait: the wall clock decides nothing", async (t) => {
   setTimeout(() => (Date.now = () => real() - 3_600_000), 200);
   await assert.rejects(waiting, { code: "timeout" });
   const took = Number(process.hrtime.bigint() - began) / 1e6;
-  assert.ok(took >= 600 && took < 30_000, `${took} ms`);
+  assert.ok(took >= 600 && took < 2000, `${took} ms`);
 });
 
 test("wait: rejects with the signal's reason, and posts nothing to the console", async (t) => {
